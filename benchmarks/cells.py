@@ -129,8 +129,9 @@ def _products(rows: Sequence[Cells]) -> dict[str, dict[str, float]]:
             cases.setdefault(row["case"], {})[row["by"]] = float(row["microseconds"] or 0)
             if row["by"] == OURS and row["note"].startswith("by "):
                 chosen[row["case"]] = row["note"].removeprefix("by ")
-    for case, vehicle in chosen.items():  # It has both names; a row of another run may lie there.
-        cases[case][f"{OURS}, {vehicle}"] = cases[case][OURS]
+    # What is chosen has both names; a row of another run may lie there.
+    for case, implementation in chosen.items():
+        cases[case][f"{OURS}, {implementation}"] = cases[case][OURS]
     return cases
 
 

@@ -37,7 +37,7 @@ from fusedops.prebuild.build_all import Outcome, build_all, variants
 from fusedops.prebuild.signature import Signature, of_product
 from fusedops.product import recorded
 from fusedops.product.choice import bind_store
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 
 SIZES = (
@@ -88,8 +88,8 @@ def build(dtypes: Sequence[str], device: torch.device, told: Callable[[str], obj
     for store, size, dtype in itertools.product(STORES.values(), SIZES, dtypes):
         call = [_signature(store, size, DTYPES[dtype])]
         found = variants(call, target, backward=False)
-        for vehicle in VEHICLES:
-            with force_launch(product=ProductConfig(vehicle)):
+        for implementation in IMPLEMENTATIONS:
+            with force_launch(product=ProductConfig(implementation)):
                 found += recorded.variants(call, target)
         wanted.update((one.key, one) for one in found)
     ready: list[Outcome] = []
@@ -151,19 +151,21 @@ class Stores:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Builds and compiles, and compares what each vehicle gives with torch's result."""
+        """Builds and compiles, and compares what each implementation gives with torch's result."""
         torch._dynamo.reset()
         (given,) = self._given(1)
         for name, store in STORES.items():
             ways = self.ways[name] = Ways()
             with torch.random.fork_rng():
                 store.fused(given)
-            self.chosen[name] = vehicle_of_last()
+            self.chosen[name] = implementation_of_last()
             wanted = store.by_torch(store.plain, given) if store.again else None
-            for vehicle in VEHICLES:
-                by = "fusedops" if vehicle == self.chosen[name] else f"fusedops, {vehicle}"
-                call = functools.partial(store.fused, vehicle=vehicle)
-                ways.prepare(by, call, functools.partial(check, call, given, vehicle, wanted))
+            for implementation in IMPLEMENTATIONS:
+                chosen = implementation == self.chosen[name]
+                by = "fusedops" if chosen else f"fusedops, {implementation}"
+                call = functools.partial(store.fused, implementation=implementation)
+                checked = functools.partial(check, call, given, implementation, wanted)
+                ways.prepare(by, call, checked)
             of_torch = {"torch eager": store.plain, **store.others}
             by, options = store.compiled
             of_torch[by] = torch.compile(store.plain, dynamic=False, **options)
@@ -214,18 +216,21 @@ class Stores:
         return found
 
 
-def vehicle_of_last() -> str:
+def implementation_of_last() -> str:
     """What ran the call before."""
     ran = last_schedule()
-    return ran if ran in VEHICLES else VEHICLES[0]
+    return ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]
 
 
 def check(
-    call: Callable[..., Any], given: Mapping[str, Tensor], vehicle: str, wanted: Tensor | None
+    call: Callable[..., Any],
+    given: Mapping[str, Tensor],
+    implementation: str,
+    wanted: Tensor | None,
 ) -> None:
-    """Call it; raise ValueError where another vehicle ran, or its result is far from torch's."""
+    """Call it; ValueError where another implementation ran, or its result is far from torch's."""
     result = call(given)
-    if vehicle_of_last() != vehicle:
+    if implementation_of_last() != implementation:
         raise ValueError("it cannot run this call")
     if wanted is not None:
         compare(result, wanted)

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from errors import Errors, errors_of
-from gemm import HALVES, SIZES, vehicle_of_last
+from gemm import HALVES, SIZES, implementation_of_last
 from peers import SkipError
 from points import DTYPES, Selection
 from rich.table import Table
 from stores import STORES, Store
 from torch import Tensor
 
-from fusedops.schedule.launch import VEHICLES
+from fusedops.schedule.launch import IMPLEMENTATIONS
 
 ROWS = 2048
 SHARES = ("rms of the row's largest", "max of the row's largest")
@@ -53,10 +53,10 @@ def _compared(
 
 
 def _ways(store: Store) -> dict[str, Callable[[Mapping[str, Tensor]], Tensor]]:
-    """Ours by each vehicle; torch's in the dtype; and its chain in float32, rounded at the end."""
+    """Ours by each implementation; torch's in the dtype; its chain in float32, rounded last."""
     ways: dict[str, Callable[[Mapping[str, Tensor]], Tensor]] = {
-        f"fusedops, {vehicle}": functools.partial(_by_vehicle, store, vehicle)
-        for vehicle in VEHICLES
+        f"fusedops, {implementation}": functools.partial(_by_implementation, store, implementation)
+        for implementation in IMPLEMENTATIONS
     }
     for by, plain in {"torch eager": store.plain, **store.others}.items():
         ways[by] = functools.partial(store.by_torch, plain)
@@ -64,10 +64,10 @@ def _ways(store: Store) -> dict[str, Callable[[Mapping[str, Tensor]], Tensor]]:
     return ways
 
 
-def _by_vehicle(store: Store, vehicle: str, given: Mapping[str, Tensor]) -> Tensor:
-    result: Tensor = store.fused(given, vehicle)
-    if vehicle_of_last() != vehicle:
-        raise SkipError(f"{vehicle} does not run this call")
+def _by_implementation(store: Store, implementation: str, given: Mapping[str, Tensor]) -> Tensor:
+    result: Tensor = store.fused(given, implementation)
+    if implementation_of_last() != implementation:
+        raise SkipError(f"{implementation} does not run this call")
     return result
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from gemm import HALVES, Ways, check, compared, vehicle_of_last
+from gemm import HALVES, Ways, check, compared, implementation_of_last
 from maps import gelu
 from points import DTYPES, Selection
 from results import Result
@@ -22,7 +22,7 @@ from torch.nn import functional
 from training import step
 
 import fusedops as fo
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch
 
 SCALE = 0.125
@@ -46,10 +46,10 @@ class Case(NamedTuple):
     of_torch: tuple[str, ...] = ()
     numbers: Mapping[str, float] = {}
 
-    def fused(self, given: Mapping[str, Tensor], vehicle: str = "") -> Any:
-        """A call by some vehicle, or by the one that is chosen."""
+    def fused(self, given: Mapping[str, Tensor], implementation: str = "") -> Any:
+        """A call by some implementation, or by the one that is chosen."""
         operands = {name: given[name] for name in self.operands}
-        with force_launch(product=ProductConfig(vehicle) if vehicle else None):
+        with force_launch(product=ProductConfig(implementation) if implementation else None):
             return self.op(given["x"], given["other"], **operands, **self.numbers)
 
     def by_torch(self, call: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:
@@ -123,12 +123,12 @@ def _measured(
     compiled = torch.compile(case.in_torch, dynamic=False)
     with torch.no_grad():
         case.fused(given)
-        ran = vehicle_of_last()
+        ran = implementation_of_last()
         wanted = case.by_torch(case.in_torch, given)
-        for vehicle in VEHICLES:
-            by = "fusedops" if vehicle == ran else f"fusedops, {vehicle}"
-            call = functools.partial(case.fused, vehicle=vehicle)
-            ways.prepare(by, call, functools.partial(check, call, given, vehicle, wanted))
+        for implementation in IMPLEMENTATIONS:
+            by = "fusedops" if implementation == ran else f"fusedops, {implementation}"
+            call = functools.partial(case.fused, implementation=implementation)
+            ways.prepare(by, call, functools.partial(check, call, given, implementation, wanted))
         for by, plain in (("torch eager", case.in_torch), ("torch.compile", compiled)):
             call = functools.partial(case.by_torch, plain)
             ways.prepare(by, call, functools.partial(call, given))

@@ -93,10 +93,10 @@ class Store(NamedTuple):
     others: Mapping[str, Callable[..., Tensor]] = {}
     again: bool = True
 
-    def fused(self, given: Mapping[str, Tensor], vehicle: str = "") -> Any:
-        """A call by some vehicle, or by the one that is chosen."""
+    def fused(self, given: Mapping[str, Tensor], implementation: str = "") -> Any:
+        """A call by some implementation, or by the one that is chosen."""
         operands = {name: given[name] for name in self.operands}
-        with force_launch(product=ProductConfig(vehicle) if vehicle else None):
+        with force_launch(product=ProductConfig(implementation) if implementation else None):
             return self.op(given["x"], given["w"], **operands, **self.numbers)
 
     def by_torch(self, call: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:

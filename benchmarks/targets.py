@@ -10,7 +10,7 @@ import re
 
 from points import AWKWARD, DTYPES, LONG, MAIN, OPS, SHORT, Point
 
-from fusedops.schedule.launch import VEHICLES
+from fusedops.schedule.launch import IMPLEMENTATIONS
 
 NORMS = ("layer_norm", "rms_norm")
 
@@ -79,7 +79,9 @@ class Product:
 
     def __str__(self) -> str:
         """The target as people read it."""
-        beside = self.beside[0] if len(self.beside) == 1 else "any other vehicle and cuBLASLt"
+        beside = (
+            self.beside[0] if len(self.beside) == 1 else "any other implementation and cuBLASLt"
+        )
         depths = f", K = {' or '.join(map(str, self.depths))}" if self.depths else ""
         return f"{self.store or 'what is chosen'}{depths}: >= {self.times:g} x {beside}"
 
@@ -99,7 +101,9 @@ PRODUCTS = (
     Product("a gate of one's own", 1.15, (BY_TRIAL,), SHALLOW),
     Product("block", 1.1, ("torch.compile",)),
     Product("block", 1.3, (EAGER,)),
-    Product("", 0.98, (*(f"fusedops, {vehicle}" for vehicle in VEHICLES), EPILOGUE)),
+    Product(
+        "", 0.98, (*(f"fusedops, {implementation}" for implementation in IMPLEMENTATIONS), EPILOGUE)
+    ),
 )
 
 #: Done is at least this share of the cells, and none farther from its target than so many points,

@@ -17,7 +17,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.product import choice as choices
 from fusedops.schedule.architectures import TILINGS
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import check, force_launch, last_schedule
 
 
@@ -217,11 +217,11 @@ def test_it_is_explained():
     x, w, b = cancelling(torch.float16)
     told = LAYER.explain(x, w, b=b)
     assert told.op is LAYER
-    assert "torch's product, which adds 'b', then one kernel" in told.vehicle
+    assert "torch's product, which adds 'b', then one kernel" in told.implementation
     assert "the product and 'b' is accumulated in float32" in told.notes[0]
-    assert "op       Linear(store=[Bias(bias='b')" in str(told)
+    assert "op              Linear(store=[Bias(bias='b')" in str(told)
     (alone,) = (fo.Linear(store=[fo.Bias("b")]).explain(x, w, b=b),)
-    assert "torch's product alone, which adds 'b'" in alone.vehicle
+    assert "torch's product alone, which adds 'b'" in alone.implementation
 
 
 @pytest.mark.parametrize("tiling", TILINGS)
@@ -242,18 +242,18 @@ class TestOnAGpu:
             pytest.skip("one kernel for both needs sm_90")
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("vehicle", VEHICLES)
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
     @pytest.mark.parametrize("op", [LAYER, HEAVY], ids=["gelu", "saving"])
-    def test_each_vehicle(self, op, vehicle, dtype):
+    def test_each_implementation(self, op, implementation, dtype):
         x, w, b = cancelling(dtype, "cuda", rows=1300, n=520)
         operands = {"b": b, "p": 0.25, "r": randn(1300, 520, dtype=dtype, device="cuda", seed=3)}
-        with force_launch(product=ProductConfig(vehicle)):
+        with force_launch(product=ProductConfig(implementation)):
             assert check(op, x, w, **{key: operands[key] for key in op.slots}).passed
         assert apart(x, w, b) > 16
 
-    @pytest.mark.parametrize("vehicle", VEHICLES[1:])
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS[1:])
     @pytest.mark.parametrize("form", ["shifted", "apart", "expanded"])
-    def test_a_bias_of_any_form(self, form, vehicle):
+    def test_a_bias_of_any_form(self, form, implementation):
         """What no bulk copy reads is added by torch's product."""
         x, w, b = cancelling(torch.float16, "cuda")
         given = {
@@ -262,21 +262,21 @@ class TestOnAGpu:
             "expanded": b[:1].expand(N),
         }[form]
         op = fo.Linear(store=[fo.Bias("b"), fo.Scale("s")])
-        with torch.no_grad(), force_launch(product=ProductConfig(vehicle)):
+        with torch.no_grad(), force_launch(product=ProductConfig(implementation)):
             got = op(x, w, b=given, s=1.0)
             want = op(x, w, b=given.clone(memory_format=torch.contiguous_format), s=1.0)
-            assert last_schedule() == vehicle
+            assert last_schedule() == implementation
         assert is_rounded_once(got, x, w, given)
         assert is_rounded_once(want, x, w, given)
 
-    @pytest.mark.parametrize("vehicle", VEHICLES)
-    def test_under_autocast_it_is_rounded_as_torchs(self, vehicle):
+    @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+    def test_under_autocast_it_is_rounded_as_torchs(self, implementation):
         x, w, b = cancelling(torch.float32, "cuda")
         op = fo.Linear(store=[fo.Bias("b"), fo.Scale("s")])
         with (
             torch.no_grad(),
             torch.autocast("cuda", torch.bfloat16),
-            force_launch(product=ProductConfig(vehicle)),
+            force_launch(product=ProductConfig(implementation)),
         ):
             y = op(x, w, b=b, s=1.0)
         assert is_rounded_once(y, *(one.bfloat16() for one in (x, w, b)))

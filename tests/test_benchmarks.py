@@ -261,7 +261,7 @@ class TestProducts:
 
     def test_gelu(self):
         case = f"bias, GELU, float16, {self.SHALLOW}"
-        chosen = "what is chosen: >= 0.98 x any other vehicle and cuBLASLt"
+        chosen = "what is chosen: >= 0.98 x any other implementation and cuBLASLt"
         of_epilogue = "bias, GELU: >= 0.95 x cuBLASLt's epilogue"
         of_two = "bias, GELU, K = 1000 or 1024: >= 1.15 x fusedops, two_kernels"
         assert verdicts(product(case, 1.0, epilogue=0.96, two=1.14, turns=1.1)) == {
@@ -299,7 +299,7 @@ class TestProducts:
         assert target not in verdicts(product(f"{store}, float16, {self.DEEP}", 1.0, trial=1.0))
 
     def test_a_block(self):
-        """Its other ways are other declarations, no vehicles."""
+        """Its other ways are other declarations, no implementations."""
         case = "block 1024 -> 4096 -> 1024, float16, 16384 rows, forward and backward"
         rows = product(case, 1.0, "", compiled=1.1, eager=1.2)
         rows += made(Result("gemm", case, "fusedops, two layers", 0.9, beside=1.0))

@@ -89,7 +89,7 @@ class TestProducts:
         wanted = torch.tensor([1.0, -torch.inf, 2.0]).half()
         result = torch.tensor([1.0, value, value * 2]).half()
         with pytest.raises(ValueError, match=r"wrong in 1 element$"):
-            gemm.check(lambda given: result, {}, gemm.vehicle_of_last(), wanted)
+            gemm.check(lambda given: result, {}, gemm.implementation_of_last(), wanted)
 
     @pytest.mark.thorough
     def test_a_dtype_is_chosen(self):
@@ -189,7 +189,7 @@ class TestProducts:
         ]
 
     def test_kernels_are_built_ahead(self, monkeypatch):
-        """Those of every vehicle on a GPU, each once: in one list, since buckets share them."""
+        """Those of every implementation on a GPU, each once: in one list, as buckets share them."""
         built = []
 
         def build_all(wanted, processes, done):

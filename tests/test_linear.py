@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linear: against a layer written by hand in float64, its bound, vehicles, kept tensors, errors."""
+"""Linear: against a layer written by hand in float64, its bound, implementations, what is kept."""
 
 import inspect
 import pickle
@@ -140,7 +140,7 @@ def test_the_least_is_kept(device):
     assert f"multiply again is {2 * 12 * 24 * 40} flops" in str(told)
 
 
-def test_vehicles(device):
+def test_implementations(device):
     """A bias alone is torch's; all else is the product, then one kernel."""
     x, w, operands = case(torch.float16, device)
     b = operands["b"]

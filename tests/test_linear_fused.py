@@ -175,9 +175,9 @@ def test_what_is_left_to_two_kernels():
     assert not choices.able(fo.Linear(store=[fo.Quantize("s", torch.float8_e4m3fn)]).epilogue)
 
 
-def forced(vehicle):
+def forced(implementation):
     """All shapes have one kernel of this tiling, or two kernels."""
-    return force_launch(product=ProductConfig(vehicle))
+    return force_launch(product=ProductConfig(implementation))
 
 
 HOPPER = Target.named("sm_90")
@@ -313,9 +313,9 @@ def test_why_there_are_two_kernels():
 
 
 def told(monkeypatch, op, x, w, **operands):
-    """The vehicle that `explain` names, of tensors that need not be on such a GPU."""
+    """The implementation that `explain` names, of tensors that need not be on such a GPU."""
     monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
-    return op.vehicle(x, w, operands)
+    return op.choice(x, w, operands)
 
 
 def test_what_explain_says_of_strides_and_gradients(monkeypatch):
@@ -381,7 +381,7 @@ def test_against_float64(store, tiling, dtype):
         truth, bounds = allowed(op, x, w, operands)
         out = [torch.full_like(x.new_empty(*shape, n), math.nan) for _ in truth]
         with forced(tiling), torch.no_grad():
-            assert tiling in op.explain(x, w, **operands).vehicle
+            assert tiling in op.explain(x, w, **operands).implementation
             op(x, w, **operands, out=out, generator=(SEED, OFFSET))
             again = op(x, w, **operands, generator=(SEED, OFFSET))
         again = (again,) if isinstance(again, torch.Tensor) else again
@@ -423,7 +423,7 @@ def test_gradients_are_those_of_two_kernels(store, tiling):
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         with forced(way), kept_beside(leaves) as sizes:
             assert ("then one kernel" if way == "two_kernels" else way) in str(
-                op.explain(x, w, **operands).vehicle
+                op.explain(x, w, **operands).implementation
             )
             y = op(
                 leaves["x"],
@@ -502,7 +502,7 @@ def test_training_under_autocast(store):
         given = {**operands, "b": leaves[2]}
         with forced(way), torch.autocast("cuda", torch.bfloat16):
             assert ("then one kernel" if way == "two_kernels" else way) in str(
-                op.explain(*leaves[:2], **given).vehicle
+                op.explain(*leaves[:2], **given).implementation
             )
             y = op(*leaves[:2], **given, generator=(SEED, OFFSET))
         y = y if isinstance(y, torch.Tensor) else y[0]

@@ -20,7 +20,7 @@ from fusedops.product import factors, torch_op
 from fusedops.product.autograd import train
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.schedule.architectures import TILINGS
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 from fusedops.tuning.product import ProductProblem
 
@@ -36,8 +36,8 @@ STORES = {
 HOPPER = Target.named("sm_90")
 
 
-def forced(vehicle):
-    return force_launch(product=ProductConfig(vehicle))
+def forced(implementation):
+    return force_launch(product=ProductConfig(implementation))
 
 
 #: Shapes of x and other, by what is odd about them: batches, rows, depth; then columns.
@@ -179,30 +179,30 @@ def test_what_is_chosen_and_why(monkeypatch):
     x, other, operands = case("plain", torch.float16)
     monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
     with forced("Together"):
-        choice = op.vehicle(x, other, of(op, operands))
+        choice = op.choice(x, other, of(op, operands))
         assert choice.tiling.name == "Together"
-        few = op.vehicle(x[:, :120], other, {"scale": 0.5})
+        few = op.choice(x[:, :120], other, {"scale": 0.5})
         assert few.tiling is None
         assert "tiles of 128 x 256" in few.why
-        none = op.vehicle(x[:0], other[:0], {"scale": 0.5})
+        none = op.choice(x[:0], other[:0], {"scale": 0.5})
         assert none.tiling is None
     told = choices.features_of(op.epilogue, x, other.mT, of(op, operands))[0]
     assert (told.rows, told.columns, told.depth, told.batches) == (256, 256, 64, 4)
     assert told.wave_percent == 6
     with forced("two_kernels"):
-        assert op.vehicle(x, other, of(op, operands)).tiling is None
+        assert op.choice(x, other, of(op, operands)).tiling is None
 
 
-def test_a_call_that_keeps_its_product_has_a_vehicle_of_its_own(monkeypatch):
+def test_a_call_that_keeps_its_product_has_an_implementation_of_its_own(monkeypatch):
     """Of many products of little depth two kernels, which write the product in any case."""
     monkeypatch.setattr(choices.Target, "of", classmethod(lambda cls, device: HOPPER))
     op = fo.Matmul(store=[fo.Softcap("c")])
     x = torch.empty(4, 8, 1024, 64, dtype=torch.float16, device="meta")
     other = x.mT.contiguous()
-    assert op.vehicle(x, other, {"c": 30.0}).tiling is not None
-    assert op.vehicle(x.requires_grad_(), other, {"c": 30.0}).tiling is None
+    assert op.choice(x, other, {"c": 30.0}).tiling is not None
+    assert op.choice(x.requires_grad_(), other, {"c": 30.0}).tiling is None
     scaled = fo.Matmul(store=[fo.Scale("s")])
-    assert scaled.vehicle(x, other, {"s": 0.5}).tiling is not None, "it keeps nothing"
+    assert scaled.choice(x, other, {"s": 0.5}).tiling is not None, "it keeps nothing"
 
 
 @pytest.mark.thorough
@@ -277,7 +277,7 @@ def test_against_float64(store, layout, tiling, dtype):
         truth, bounds = allowed(op, x, other, operands)
         out = [torch.full(one.shape, math.nan, dtype=dtype, device="cuda") for one in truth]
         with forced(tiling), torch.no_grad():
-            assert f"({tiling})" in op.explain(x, other, **operands).vehicle
+            assert f"({tiling})" in op.explain(x, other, **operands).implementation
             op(x, other, **operands, out=out, generator=(SEED, OFFSET))
             again = op(x, other, **operands, generator=(SEED, OFFSET))
         again = (again,) if isinstance(again, torch.Tensor) else again
@@ -325,7 +325,7 @@ def test_gradients_are_those_of_two_kernels(store, shape, tiling):
             leaves.append(given["b"])
         with forced(way):
             assert ("torch's product, then" if way == "two_kernels" else way) in str(
-                op.explain(*leaves[:2], **given).vehicle
+                op.explain(*leaves[:2], **given).implementation
             )
             y = op(*leaves[:2], **given, generator=(SEED, OFFSET))
         outputs = (y,) if isinstance(y, torch.Tensor) else tuple(y)
@@ -448,7 +448,7 @@ class TestCompiled:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", ["plain", "heads share keys", "one for all"])
-def test_every_vehicle_is_checked_and_timed(shape):
+def test_every_implementation_is_checked_and_timed(shape):
     needs_hopper()
     op = fo.Matmul(store=STORES["scores"])
     x, other, operands = case(shape, torch.float16)
@@ -457,9 +457,9 @@ def test_every_vehicle_is_checked_and_timed(shape):
     device = torch.device("cuda", torch.cuda.current_device())
     factors = {"x": x, "w": other.mT}
     problem = ProductProblem(op, bound, factors, device, {})
-    for vehicle in VEHICLES:
-        problem.check(ProductConfig(vehicle))
-        assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2
+    for implementation in IMPLEMENTATIONS:
+        problem.check(ProductConfig(implementation))
+        assert 0 < problem.seconds(ProductConfig(implementation)) < 1e-2
 
 
 class TestProductsOfHeadsWithinRows:

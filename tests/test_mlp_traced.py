@@ -297,17 +297,17 @@ class TestOnAGpu:
         needs_hopper()
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("vehicle", ["Together", "two_kernels"])
+    @pytest.mark.parametrize("implementation", ["Together", "two_kernels"])
     @pytest.mark.parametrize("hidden", ["gelu", "dropout", "gate", "bare"])
-    def test_the_bits_of_an_eager_call(self, hidden, vehicle, dtype):
+    def test_the_bits_of_an_eager_call(self, hidden, implementation, dtype):
         op, factors, operands = sized_case(hidden, dtype, "cuda")
         dy = randn(3, 100, 200, dtype=dtype, device="cuda", seed=9)
         results = []
         for call in (op, compiled(op, "inductor")):
             call.inputs = op.inputs
-            with forced(vehicle):
+            with forced(implementation):
                 found = gradients(call, factors, operands, dy, generator=(7, 8))
-            one = vehicle == "Together"
+            one = implementation == "Together"
             assert (last_schedule() == "Together, gradient") is one
             results.append([*found.values()])
         assert all_same(*results)

@@ -123,20 +123,20 @@ def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
 
 
 def test_where_it_is_chosen():
-    def vehicle(op, rows=16384, n=1024, h=4096, dtype=torch.float16, **own):
+    def implementation(op, rows=16384, n=1024, h=4096, dtype=torch.float16, **own):
         dy, w = torch.empty(rows, n, dtype=dtype), torch.empty(n, h, dtype=dtype)
         return product_backward.chosen(op.epilogues[0], dy, w, own, HOPPER).tiling
 
     op = fo.MLP(hidden=HIDDEN["gelu"])
     b1 = torch.empty(4096, dtype=torch.float16)
-    assert vehicle(op, b1=b1).mn_major
-    assert vehicle(op, b1=b1, dtype=torch.float32) is None
-    assert vehicle(op, b1=b1, n=1023) is None
-    assert vehicle(op, b1=b1, rows=100) is None
+    assert implementation(op, b1=b1).mn_major
+    assert implementation(op, b1=b1, dtype=torch.float32) is None
+    assert implementation(op, b1=b1, n=1023) is None
+    assert implementation(op, b1=b1, rows=100) is None
     masked = fo.MLP(hidden=[fo.Mask("m"), gelu()])
-    assert vehicle(masked, m=torch.ones(4096, dtype=torch.bool)) is None
+    assert implementation(masked, m=torch.ones(4096, dtype=torch.bool)) is None
     with forced("two_kernels"):
-        assert vehicle(op, b1=b1) is None
+        assert implementation(op, b1=b1) is None
 
 
 def gradients(op, factors, operands, dy, **options):

@@ -21,7 +21,7 @@ from fusedops.schedule.backward import (
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
 from fusedops.schedule.forward_tile import Row, row_bucket
-from fusedops.schedule.launch import VEHICLES, LaunchConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, LaunchConfig
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
 FILES = sorted(lookup.FOLDER.glob("*.json"))
@@ -68,7 +68,7 @@ def content():
             {"when": {}, "set": whole},
         ],
         "backward": [{"when": {}, "set": whole}],
-        "product": [{"when": {}, "set": {"vehicle": "two_kernels"}}],
+        "product": [{"when": {}, "set": {"implementation": "two_kernels"}}],
     }
 
 
@@ -128,10 +128,17 @@ WRONG = {
         r"forward[2]: eager_operands is never used, since forward[1] comes first",
     ),
     "a feature of a product": (lambda f: row(f)["when"].update(depth=8), "unknown depth"),
-    "a field of a product": (lambda f: row(f)["set"].update(vehicle="Together"), "unknown vehicle"),
-    "a product's unknown vehicle": (
-        lambda f: f["product"][0]["set"].update(vehicle="InCircles"),
-        "product[0]: set vehicle must be one of two_kernels, Together",
+    "a field of a product": (
+        lambda f: row(f)["set"].update(implementation="Together"),
+        "unknown implementation",
+    ),
+    "the former name of a field": (
+        lambda f: f["product"][0].update(set={"vehicle": "Together"}),
+        "product[0]: set has unknown vehicle; known are implementation",
+    ),
+    "a product's unknown implementation": (
+        lambda f: f["product"][0]["set"].update(implementation="InCircles"),
+        "product[0]: set implementation must be one of two_kernels, Together",
     ),
     "products without rows": (lambda f: f.update(product=[]), "product: no row without conditions"),
     "a missing part of products": (lambda f: f.pop("product"), "has no product"),
@@ -239,21 +246,25 @@ def products():
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     """The rows of sm_90 say what was measured, and what of it is known says what may be chosen."""
     gpu = GPUS["sm_90"]
-    chosen = [lookup.product_config(one, "sm_90", gpu).config.vehicle for one in products()]
+    chosen = [lookup.product_config(one, "sm_90", gpu).config.implementation for one in products()]
     two = "two_kernels"
     assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
     assert chosen[5:8] == ["Together", "InTurns", two]
     assert chosen[8:12] == ["InTurns", "Together", two, "Together"]
     assert chosen[12:] == ["Together", "InTurns", "InTurns"]
     known = {"reads": 1, "writes": 2, "draws": True}
-    assert lookup.product_vehicles("sm_90", gpu, **known) == {"two_kernels", "Together", "InTurns"}
-    assert lookup.product_vehicles("sm_90", gpu, depth=8192) == {"two_kernels"}
+    assert lookup.product_implementations("sm_90", gpu, **known) == {
+        "two_kernels",
+        "Together",
+        "InTurns",
+    }
+    assert lookup.product_implementations("sm_90", gpu, depth=8192) == {"two_kernels"}
 
 
 def test_the_tilings_of_architectures_have_names_of_their_own():
     named = [name for kernel in PRODUCT_KERNELS.values() for name in kernel.tilings]
     assert sorted(named) == sorted({*named})
-    assert ("two_kernels", *named) == VEHICLES
+    assert ("two_kernels", *named) == IMPLEMENTATIONS
 
 
 def test_which_file_serves_an_architecture():

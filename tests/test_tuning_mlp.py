@@ -23,16 +23,16 @@ from fusedops.product import product_backward, torch_op_mlp
 from fusedops.product.product_backward import ProductBackward
 from fusedops.product.single import SingleProduct
 from fusedops.schedule import lookup, override
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import last_schedule
-from fusedops.tuning import clock, mlp, product, recorded, tuner, vehicles
+from fusedops.tuning import clock, implementations, mlp, product, recorded, tuner
 from fusedops.tuning import product_backward as gradients
 from fusedops.tuning.product import ProductProblem
 from fusedops.tuning.product_backward import GradientProblem
 from fusedops.tuning.search import Outcome
 
 HALF = torch.float16
-TWO, TOGETHER, IN_TURNS = (ProductConfig(vehicle) for vehicle in VEHICLES)
+TWO, TOGETHER, IN_TURNS = (ProductConfig(implementation) for implementation in IMPLEMENTATIONS)
 
 BLOCKS = {
     "gelu": fo.MLP(hidden=[fo.Bias("b1"), gelu()], store=[fo.Bias("b2"), fo.Residual("r")]),
@@ -91,7 +91,7 @@ def problems(op, factors, arguments, device):
 def as_if_on_a_gpu(monkeypatch):
     """One kernel may multiply; tensors have no memory, and nothing runs."""
     monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: TARGET))
-    for module in (vehicles, gradients):
+    for module in (implementations, gradients):
         monkeypatch.setattr(module, "filled", lambda values, columns, device: dict(values))
     monkeypatch.setattr(product, "ProductComparison", lambda *given: None)
     monkeypatch.setattr(gradients, "GradientComparison", lambda *given: None)
@@ -184,7 +184,7 @@ def test_a_recorded_call_without_a_gradient(asked, calls, monkeypatch):
 @pytest.fixture
 def on_cpu_as_if(monkeypatch):
     """Calls run on the CPU, which has two kernels alone, as if it were a GPU; what was timed."""
-    for module in (vehicles, product, gradients):
+    for module in (implementations, product, gradients):
         monkeypatch.setattr(module, "Target", types.SimpleNamespace(of=lambda device: TARGET))
     monkeypatch.setattr(clock, "sets", lambda size: 2)
     timed = []
@@ -241,7 +241,7 @@ def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
 
 @pytest.mark.thorough
 def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
-    monkeypatch.setattr(vehicles, "CHECKED", 1)
+    monkeypatch.setattr(implementations, "CHECKED", 1)
     op = BLOCKS["gate"]
     factors, operands = case(op, rows=(4, 1000))
     problem = problems(op, factors, operands, "cpu")[GRADIENT]
@@ -319,7 +319,7 @@ class TestCommand:
 
     @pytest.fixture
     def gpu(self, monkeypatch):
-        """A GPU on which times are as given, by vehicle, of layers and of gradients."""
+        """A GPU on which times are as given, by implementation, of layers and of gradients."""
         as_if_on_a_gpu(monkeypatch)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -341,8 +341,8 @@ class TestCommand:
             assert config in problem.checked, "timed before it was checked"
             return of(problem, config)
 
-        monkeypatch.setattr(vehicles.VehicleProblem, "check", check)
-        monkeypatch.setattr(vehicles.VehicleProblem, "seconds", seconds)
+        monkeypatch.setattr(implementations.ImplementationProblem, "check", check)
+        monkeypatch.setattr(implementations.ImplementationProblem, "seconds", seconds)
         return times
 
     def tune(self, *further, op="BLOCK", operands=(*OPERANDS,), factors=(*FACTORS,), dtype=HALF):
@@ -381,7 +381,7 @@ class TestCommand:
         assert before[GRADIENT].tiling.name == "Together"
         status, said = self.tune()
         assert status == 0, said
-        for part in (*EVERY, "vehicle Together -> InTurns", "2.000", "kept in"):
+        for part in (*EVERY, "implementation Together -> InTurns", "2.000", "kept in"):
             assert part in said
         tuned.find.cache_clear()
         lookup.forget()
@@ -424,7 +424,7 @@ class TestCommand:
         assert status == 2
         assert f"the {GRADIENT} is wrong as it is" in said
 
-    def test_a_vehicle_that_is_wrong_is_not_taken(self, gpu):
+    def test_an_implementation_that_is_wrong_is_not_taken(self, gpu):
         gpu["gradient"][IN_TURNS] = "wrong"
         lookup.forget()
         _, said = self.tune("--no-forward")
@@ -442,7 +442,11 @@ class TestCommand:
         outcome = CliRunner().invoke(app, ["tune", "--calls", str(calls), "--import", "of_blocks"])
         assert outcome.exit_code == 0, outcome.output
         said = " ".join(outcome.output.split())
-        for part in (", product", ", gradient between products", "vehicle Together -> InTurns"):
+        for part in (
+            ", product",
+            ", gradient between products",
+            "implementation Together -> InTurns",
+        ):
             assert part in said
         lookup.forget()
         assert self.chosen()[GRADIENT].tiling.name == "InTurns"
@@ -501,7 +505,7 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("block", BLOCKS)
-    def test_every_vehicle_of_every_part(self, block, dtype):
+    def test_every_implementation_of_every_part(self, block, dtype):
         op = BLOCKS[block]
         factors, operands = case(op, dtype=dtype, **SIZES)
         device = torch.device("cuda", torch.cuda.current_device())
@@ -516,18 +520,21 @@ class TestOnAGpu:
         device = torch.device("cuda", torch.cuda.current_device())
         for part in mlp.parts(op, factors, operands):
             found = part.tune(device=device)
-            assert len(found.outcome.tried) == len(VEHICLES)
+            assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
             assert all(one.seconds for one in found.outcome.tried)
 
     @pytest.mark.parametrize("compiles", [False, True])
-    @pytest.mark.parametrize("vehicle", ["InTurns", "two_kernels"])
-    def test_a_row_changes_what_a_training_step_runs(self, vehicle, compiles):
+    @pytest.mark.parametrize("implementation", ["InTurns", "two_kernels"])
+    def test_a_row_changes_what_a_training_step_runs(self, implementation, compiles):
         """As in a process after the one that tuned: no plan has been made yet."""
         op = fo.MLP(*BLOCKS["dropout"].chains.values())
         device = torch.device("cuda", torch.cuda.current_device())
         problem = problems(op, *case(op, **SIZES), device)[GRADIENT]
-        assert vehicles.choose(problem.features, "sm_90", Target.of(device).gpu).tiling is not None
-        outcome = Outcome(TOGETHER, ProductConfig(vehicle), 2.0, 1.0, ())
+        assert (
+            implementations.choose(problem.features, "sm_90", Target.of(device).gpu).tiling
+            is not None
+        )
+        outcome = Outcome(TOGETHER, ProductConfig(implementation), 2.0, 1.0, ())
         assert tuner.keep([tuner.Tuned("", "product", problem.features, outcome)], device)
         factors, operands = case(op, "cuda", **SIZES)
         leaves = [one.requires_grad_() for one in factors]
@@ -537,10 +544,10 @@ class TestOnAGpu:
 
         run = torch.compile(call, fullgraph=True) if compiles else call
         torch.autograd.grad(run(*leaves).float().sum(), leaves)
-        if vehicle == "two_kernels":
+        if implementation == "two_kernels":
             assert "gradient" not in last_schedule()
         else:
-            assert last_schedule() == f"{vehicle}, gradient"
+            assert last_schedule() == f"{implementation}, gradient"
 
     def test_the_command(self, tmp_path, monkeypatch):
         """A run is recorded and tuned; whatever was found, a call is run by it."""

@@ -125,7 +125,7 @@ def choose(
         faster, slower = f"faster than two ({said})", f"not faster ({said})"
     else:
         config, faster, slower = forced, "forced", "forced away"
-    tiling = TILINGS.get(config.vehicle)
+    tiling = TILINGS.get(config.implementation)
     if tiling is None:
         return Choice(None, f"one kernel for both is {slower}")
     rows, columns, depth, batches = features[:4]

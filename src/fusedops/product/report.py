@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report of `explain` of an op with one product: its vehicle, and the kernel after it."""
+"""The report of `explain` of a matrix product: what implements it, and the kernel after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
         def alone(self, first: Tensor, arguments: dict[str, Any]) -> bool: ...
         def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> OfOneProduct: ...
-        def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
+        def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
         def run_store(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any], way: str
         ) -> Any: ...
@@ -137,8 +137,8 @@ class ProductExplanation:
     Attributes:
         op: The declaration that is called.
         product: The product, its dtype and its size, in words.
-        vehicle: What runs the product and the functors after it, with the reason and the bytes that
-            the functors move beside the product, in words.
+        implementation: What runs the product and the functors after it, with the reason and the
+            bytes that the functors move beside the product, in words.
         kept: The tensors saved for the backward pass; none if no gradient is wanted.
         backward: What the backward pass would run, in words; None if no gradient is wanted.
         flops: The floating-point operations of the product.
@@ -150,7 +150,7 @@ class ProductExplanation:
 
     op: ProductOp
     product: str
-    vehicle: str
+    implementation: str
     kept: tuple[Kept, ...]
     backward: str | None
     flops: int
@@ -162,7 +162,7 @@ class ProductExplanation:
         lines = [
             ("op", repr(self.op)),
             ("product", self.product),
-            ("vehicle", self.vehicle),
+            ("implementation", self.implementation),
             *(("kept", str(one)) for one in self.kept),
             *([("backward", self.backward)] if self.backward else []),
             ("bytes", f"{self.bytes} (each element that is touched, once by each kernel)"),
@@ -215,20 +215,20 @@ def explain_product(
     notes = []
     if told is None:
         why = "the STORE is empty" if operand is None else "that is all of the STORE"
-        vehicle = f"torch's product alone{added}: {why}, and no byte is moved for it"
+        implementation = f"torch's product alone{added}: {why}, and no byte is moved for it"
     else:
         told = dataclasses.replace(told, op=declared.epilogue.plain)
         moved += told.bytes
-        tiling, why = (None, apart) if apart else op.vehicle(first, second, arguments)
+        tiling, why = (None, apart) if apart else op.choice(first, second, arguments)
         if tiling is not None:
             keeps = any(one.name == "x" for one in told.kept)
             moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
-            vehicle = (
+            implementation = (
                 f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
                 f"{tiling.cols}, {why}"
             )
         else:
-            vehicle = (
+            implementation = (
                 f"torch's product{added}, then one kernel for the STORE, which moves {told.bytes} "
                 f"bytes, {size} of them z again: {why}"
             )
@@ -251,7 +251,7 @@ def explain_product(
     return ProductExplanation(
         op=cast("ProductOp", declared),
         product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops",
-        vehicle=vehicle,
+        implementation=implementation,
         kept=tuple(kept),
         backward=backward,
         flops=flops,

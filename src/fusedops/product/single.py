@@ -117,8 +117,8 @@ class SingleProduct(ProductOp):
     ) -> ProductExplanation:
         """Say what a call with these arguments would run and why, without running it.
 
-        Returns a `ProductExplanation`; print it. Its line *vehicle* says by what the product and
-        the STORE are run, with the reason and the bytes.
+        Returns a `ProductExplanation`; print it. Its line *implementation* says by what the product
+        and the STORE are run, with the reason and the bytes.
 
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
@@ -343,10 +343,10 @@ class SingleProduct(ProductOp):
             self._keeping = type(self)(chain)
         return self._keeping
 
-    def vehicle(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
         if self._able and reads_product(self.epilogue, first, second, arguments):
-            return self.that_keeps().vehicle(first, second, arguments)  # which is run
+            return self.that_keeps().choice(first, second, arguments)  # which is run
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         return explained(self.epilogue, first, self.turned(second), arguments)

@@ -46,8 +46,8 @@ from fusedops.product.torch_op_arguments import (
 from fusedops.run.autograd import what_is_kept
 from fusedops.schedule import override
 from fusedops.schedule.architectures import PRODUCT_KERNELS
-from fusedops.schedule.launch import VEHICLES
-from fusedops.schedule.lookup import product_vehicles
+from fusedops.schedule.launch import IMPLEMENTATIONS
+from fusedops.schedule.lookup import product_implementations
 from fusedops.torch_ops.fakes import stand_in
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.lowering import enter, lower
@@ -228,7 +228,7 @@ def _may_be_one(
         return False
     forced = override.current().product
     if forced is not None:
-        return forced.vehicle != VEHICLES[0]
+        return forced.implementation != IMPLEMENTATIONS[0]
     known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if n is not None and k is not None:
@@ -237,7 +237,7 @@ def _may_be_one(
         known |= {"columns": n, "depth": k}
     if not reads:  # an operand of several dimensions may have no more elements than a row
         known["reads"] = 0
-    return product_vehicles(target.arch, target.gpu, **known) != {VEHICLES[0]}
+    return product_implementations(target.arch, target.gpu, **known) != {IMPLEMENTATIONS[0]}
 
 
 _may_be_one._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fusedops.schedule.architectures import TILINGS
 
-__all__ = ["PREFETCHES", "SUM_STORAGES", "VEHICLES", "LaunchConfig", "ProductConfig"]
+__all__ = ["IMPLEMENTATIONS", "PREFETCHES", "SUM_STORAGES", "LaunchConfig", "ProductConfig"]
 
 #: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
 #: prefetch of the whole row; one cache line a thread; or, in a backward pass whose blocks have one
@@ -24,7 +24,7 @@ SUM_STORAGES = ("registers", "shared", "memory")
 
 #: What runs a matrix product and the functors after it: torch's product and a kernel, or one
 #: kernel, named by its C++ template.
-VEHICLES = ("two_kernels", *TILINGS)
+IMPLEMENTATIONS = ("two_kernels", *TILINGS)
 
 
 class LaunchConfig(NamedTuple):
@@ -67,7 +67,7 @@ class ProductConfig(NamedTuple):
     """How a GEMM with an epilogue is run: two kernels, or one fused kernel (docs/gemm.md).
 
     Attributes:
-        vehicle: One of `VEHICLES`.
+        implementation: One of `IMPLEMENTATIONS`.
     """
 
-    vehicle: str = VEHICLES[0]
+    implementation: str = IMPLEMENTATIONS[0]

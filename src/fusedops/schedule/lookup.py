@@ -28,13 +28,13 @@ from fusedops.schedule.tuning_file import TuningFile, TuningFileError, read
 __all__ = [
     "FOLDER",
     "Found",
-    "FoundVehicle",
+    "FoundImplementation",
     "builtin",
     "forget",
     "launch_config",
     "nearest",
     "product_config",
-    "product_vehicles",
+    "product_implementations",
     "remembered",
     "use_tuned",
 ]
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     where: str = ""
 
 
-class FoundVehicle(NamedTuple):
+class FoundImplementation(NamedTuple):
     """How a product is run, and the tuning file that says so.
 
     Attributes:
@@ -147,24 +147,24 @@ def launch_config(features: Features, arch: str, gpu: Gpu) -> Found:
 
 
 @remembered
-def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundVehicle:
+def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundImplementation:
     """How a product with these features is run on a GPU; the arguments are as above."""
     own = _tuned(arch, gpu.name) if gpu.name else None
     for file in filter(None, (own, builtin(arch))):
         for rule in file.matching(features):
-            return FoundVehicle(ProductConfig(**rule.fields), file.where, file is own)
+            return FoundImplementation(ProductConfig(**rule.fields), file.where, file is own)
     raise AssertionError(f"a file of the package lacks a row without conditions: {features}")
 
 
 @remembered
-def product_vehicles(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]:
+def product_implementations(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]:
     """How GEMMs may be run of which only these features are known."""
     found: set[str] = set()
     own = _tuned(arch, gpu.name) if gpu.name else None
     for file in filter(None, (own, builtin(arch))):
         for rule in file.rules["product"]:
             if all(known[name] in wanted for name, wanted in rule.when.items() if name in known):
-                found.add(rule.fields["vehicle"])
+                found.add(rule.fields["implementation"])
                 if rule.when.keys() <= known.keys():
                     return frozenset(found)
     return frozenset(found)

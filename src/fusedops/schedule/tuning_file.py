@@ -36,9 +36,9 @@ from fusedops.schedule.features import (
     ProductFeatures,
 )
 from fusedops.schedule.launch import (
+    IMPLEMENTATIONS,
     PREFETCHES,
     SUM_STORAGES,
-    VEHICLES,
     LaunchConfig,
     ProductConfig,
 )
@@ -60,7 +60,7 @@ UNITS = {"threads_per_block": "rows_per_block", "prefetch_bytes": "prefetch_dist
 
 _LAUNCH = {**get_type_hints(LaunchConfig), **dict.fromkeys(UNITS, int)}
 _FIELDS = {"forward": _LAUNCH, "backward": _LAUNCH, "product": get_type_hints(ProductConfig)}
-_WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES, "vehicle": VEHICLES}
+_WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES, "implementation": IMPLEMENTATIONS}
 _LEAST = {"rows_per_block": 1, "threads_per_block": 1, "persistent_threads_per_sm": 1}
 _NOTES = ("percent", "why", "measured")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A product and its STORE, for which the fastest vehicle is sought."""
+"""A product and its STORE, for which the fastest implementation is sought."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import PRODUCT_KERNELS
 from fusedops.testing.products import ProductComparison
 from fusedops.tuning import clock
+from fusedops.tuning.implementations import ImplementationProblem, elements_to_check
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor
-from fusedops.tuning.vehicles import VehicleProblem, elements_to_check
 
 __all__ = ["ProductProblem"]
 
 
-class ProductProblem(VehicleProblem):
+class ProductProblem(ImplementationProblem):
     """A call of a `Linear` or a `Matmul` on a GPU that wants no gradient, or keeps the product.
 
     Args:
@@ -88,7 +88,7 @@ class ProductProblem(VehicleProblem):
 
     def _why(self) -> str:
         factors, arguments = self._call(self._sets[0])
-        return self._compared.vehicle(*factors, arguments).why
+        return self._compared.choice(*factors, arguments).why
 
     def _call(self, given: Mapping[str, Any]) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
         """The factors, as the op is given them, and operands and options."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient between the products of an `MLP`, for which the fastest vehicle is sought."""
+"""The gradient between the products of an `MLP`, for which the fastest implementation is sought."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.product_backward import ProductBackward, explained, features_of
 from fusedops.testing.pairs import GradientComparison
 from fusedops.tuning import clock
+from fusedops.tuning.implementations import ImplementationProblem, elements_to_check
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor, filled
-from fusedops.tuning.vehicles import VehicleProblem, elements_to_check
 
 __all__ = ["GradientProblem"]
 
@@ -28,7 +28,7 @@ __all__ = ["GradientProblem"]
 DRAWN = (5, 64)
 
 
-class GradientProblem(VehicleProblem):
+class GradientProblem(ImplementationProblem):
     """A backward call of what stands between two products, on a GPU.
 
     The gradient of w2 is checked, since it is made of the hidden tensor, and not timed: it is one

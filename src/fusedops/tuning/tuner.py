@@ -21,11 +21,11 @@ from fusedops.product.single import SingleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule.features import Features, ProductFeatures
 from fusedops.tuning import rows
+from fusedops.tuning.implementations import ImplementationProblem
 from fusedops.tuning.problem import Problem
 from fusedops.tuning.product import ProductProblem
 from fusedops.tuning.product_backward import GradientProblem
 from fusedops.tuning.search import Outcome, Tried, search
-from fusedops.tuning.vehicles import VehicleProblem
 from fusedops.version import __version__
 
 __all__ = [
@@ -167,7 +167,7 @@ def tune_gradient(
     return _faster(GradientProblem(epilogue, bound, factors, wanted, device, options), done)
 
 
-def _faster(problem: VehicleProblem, done: Callable[[Tried], None]) -> Tuned:
+def _faster(problem: ImplementationProblem, done: Callable[[Tried], None]) -> Tuned:
     outcome = problem.search(done)
     rows_, columns, depth, batches, *_ = problem.features
     many = f"{batches} x " if batches > 1 else ""

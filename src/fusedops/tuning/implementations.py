@@ -19,13 +19,13 @@ from fusedops.errors import FusedOpsError, UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, choose, why_never
 from fusedops.schedule.features import ProductFeatures
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import Compared, force_launch, last_schedule
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import filled
 from fusedops.tuning.search import GAIN, Outcome, Tried
 
-__all__ = ["VehicleProblem", "elements_to_check"]
+__all__ = ["ImplementationProblem", "elements_to_check"]
 
 #: Elements of the product in the call that is checked, since its truth is in double; and rows that
 #: it has in any case, since a tile wants some.
@@ -44,7 +44,7 @@ class Comparison(Protocol):
         """Run the call once more, and compare it with what it should be."""
 
 
-class VehicleProblem(abc.ABC):
+class ImplementationProblem(abc.ABC):
     """A call on a GPU that one kernel may run, or two.
 
     It is timed at its own sizes, on which the choice depends, and checked with fewer rows.
@@ -62,7 +62,7 @@ class VehicleProblem(abc.ABC):
     #: What to leave out or to give in place of a call that has nothing to tune.
     cure: ClassVar[str]
 
-    #: A call that is checked under each vehicle.
+    #: A call that is checked under each implementation.
     _comparison: Comparison
 
     def __init__(self, name: str, found: ProductFeatures | Choice, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class VehicleProblem(abc.ABC):
         self.features = found
 
     def search(self, done: Callable[[Tried], None] = lambda tried: None) -> Outcome:
-        """Find the fastest vehicle that is right; each is checked before it is timed.
+        """Find the fastest implementation that is right; each is checked before it is timed.
 
         Raises:
             AssertionError: What runs the call now gives wrong results.
@@ -83,18 +83,18 @@ class VehicleProblem(abc.ABC):
         gpu = self._target.gpu
         assert gpu is not None
         chosen = choose(self.features, self._target.arch, gpu).tiling
-        before = ProductConfig(VEHICLES[0] if chosen is None else chosen.name)
+        before = ProductConfig(IMPLEMENTATIONS[0] if chosen is None else chosen.name)
         self.check(before)
         tried = [Tried("as it is", before, self.seconds(before))]
         done(tried[-1])
-        for vehicle in VEHICLES:
-            config = ProductConfig(vehicle)
+        for implementation in IMPLEMENTATIONS:
+            config = ProductConfig(implementation)
             if config != before:
                 tried.append(self._try(config))
                 done(tried[-1])
         timed = [one for one in tried if one.seconds is not None]
         if len(timed) == 1:
-            reasons = "; ".join(f"{one.config.vehicle}: {one.reason}" for one in tried[1:])  # type: ignore[union-attr]
+            reasons = "; ".join(f"{one.config.implementation}: {one.reason}" for one in tried[1:])  # type: ignore[union-attr]
             raise UnsupportedError(f"{self.name}: there is nothing to tune: {reasons}")
         best = min(timed, key=lambda one: one.seconds or 0.0)
         if best.config == before:
@@ -109,21 +109,21 @@ class VehicleProblem(abc.ABC):
     def _try(self, config: ProductConfig) -> Tried:
         try:
             self.check(config)
-            return Tried("vehicle", config, self.seconds(config))
+            return Tried("implementation", config, self.seconds(config))
         except AssertionError:
-            return Tried("vehicle", config, None, "its results are wrong")
+            return Tried("implementation", config, None, "its results are wrong")
         except (FusedOpsError, RuntimeError, ValueError) as error:
-            return Tried("vehicle", config, None, str(error).partition("\n")[0])
+            return Tried("implementation", config, None, str(error).partition("\n")[0])
 
     def check(self, config: ProductConfig) -> None:
         """Compare the results with those in float64; AssertionError beyond the bound.
 
         Raises:
-            UnsupportedError: The call is not run by this vehicle.
+            UnsupportedError: The call is not run by this implementation.
         """
         with force_launch(product=config):
             out = [one for one in self._comparison.again() if one.share > 1]
-            self._check_vehicle(config)
+            self._check_implementation(config)
         if out:
             raise AssertionError(f"{self.name}: {out[0]} under {config}")
 
@@ -132,7 +132,7 @@ class VehicleProblem(abc.ABC):
         with force_launch(product=config), torch.no_grad():
             calls = self._calls()
             calls[0]()
-            self._check_vehicle(config)
+            self._check_implementation(config)
             return self._clock(calls)
 
     @property
@@ -145,13 +145,13 @@ class VehicleProblem(abc.ABC):
 
     @abc.abstractmethod
     def _why(self) -> str:
-        """Why the call is run as it is, under the vehicle that is forced."""
+        """Why the call is run as it is, under the implementation that is forced."""
 
-    def _check_vehicle(self, config: ProductConfig) -> None:
+    def _check_implementation(self, config: ProductConfig) -> None:
         ran = (last_schedule() or "").partition(",")[0]  # "Together, gradient"
-        if (ran if ran in VEHICLES else VEHICLES[0]) != config.vehicle:
+        if (ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]) != config.implementation:
             raise UnsupportedError(
-                f"{self.name}: {config.vehicle} does not run this call: {self._why()}"
+                f"{self.name}: {config.implementation} does not run this call: {self._why()}"
             )
 
     def _refused(self, why: str) -> UnsupportedError:

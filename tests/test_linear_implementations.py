@@ -22,7 +22,7 @@ from fusedops.prebuild.signature import Signature
 from fusedops.product import choice as choices
 from fusedops.product import recorded, torch_op
 from fusedops.schedule import lookup
-from fusedops.schedule.launch import VEHICLES, ProductConfig
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 from fusedops.tuning import product, tuner
 
@@ -467,7 +467,7 @@ LIKE = fo.Linear(store=[fo.Bias("b"), fo.Residual("r")])
 class TestTuned:
     @pytest.fixture
     def gpu(self, monkeypatch):
-        """A GPU on which times are as given, by vehicle; nothing runs on it."""
+        """A GPU on which times are as given, by implementation; nothing runs on it."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
@@ -483,11 +483,11 @@ class TestTuned:
 
             def check(self, config):
                 self.checked.append(config)
-                assert seconds[config.vehicle] != "wrong"
+                assert seconds[config.implementation] != "wrong"
 
             def seconds(self, config):
                 assert config in self.checked, "timed before it was checked"
-                return seconds[config.vehicle]
+                return seconds[config.implementation]
 
         monkeypatch.setattr(tuner, "ProductProblem", Fake)
         return seconds
@@ -501,7 +501,13 @@ class TestTuned:
         assert chosen(LIKE, FEW, 256, 8, TARGET, **operands)[0] is None
         outcome = self.tune("--operand", f"r=T:{FEW},256", rows=FEW)
         assert outcome.exit_code == 0, outcome.output
-        for part in ("300.0 us", "200.0 us", "1.500", "vehicle two_kernels -> Together", "kept in"):
+        for part in (
+            "300.0 us",
+            "200.0 us",
+            "1.500",
+            "implementation two_kernels -> Together",
+            "kept in",
+        ):
             assert part in said(outcome)
         tuned.find.cache_clear()
         lookup.forget()
@@ -519,16 +525,16 @@ class TestTuned:
         # A graph may hold it then, and a kernel is not looked for where it cannot be chosen.
         known = {"store": LIKE.epilogue.text, "writes": 0, "draws": False, "dtype": "float16"}
         known["wave_percent"] = 100 * 9 // 66
-        assert "Together" in lookup.product_vehicles("sm_90", HERE, reads=1, **known)
+        assert "Together" in lookup.product_implementations("sm_90", HERE, reads=1, **known)
         known["store"] = other.epilogue.text
-        assert lookup.product_vehicles("sm_90", HERE, reads=1, **known) == {"two_kernels"}
+        assert lookup.product_implementations("sm_90", HERE, reads=1, **known) == {"two_kernels"}
 
     def test_of_scores(self, declared, gpu):
         gpu.update(two_kernels=1e-4)
         words = ["tune", "of_layers:SCORES", *SCORES, "--operand", "s=0.5", "--dtype", "float16"]
         outcome = CliRunner().invoke(app, words)
         assert outcome.exit_code == 0, outcome.output
-        assert "vehicle Together -> two_kernels" in said(outcome)
+        assert "implementation Together -> two_kernels" in said(outcome)
         lookup.forget()
         op = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
         x, w = (torch.empty(4, 8, 512, 64, dtype=HALF, device="meta") for _ in "xw")
@@ -540,7 +546,7 @@ class TestTuned:
     def test_one_kernel_may_lose(self, declared, gpu):
         gpu.update(two_kernels=1e-4)
         outcome = self.tune("--operand", "s=2.0", op="of_layers:LIGHT")
-        assert "vehicle Together -> two_kernels" in said(outcome)
+        assert "implementation Together -> two_kernels" in said(outcome)
         lookup.forget()
         light = fo.Linear(store=[fo.Bias("b"), fo.Scale("s")])
         name, why = chosen(light, ROWS, 256, 8, TARGET, b=(256,), s=2.0)
@@ -573,11 +579,11 @@ class TestTuned:
         device = torch.device("cuda", torch.cuda.current_device())
         bound = choices.bind_store(op.epilogue, *factors.values(), operands)
         problem = product.ProductProblem(op, bound, factors, device, {})
-        for vehicle in VEHICLES:
-            problem.check(ProductConfig(vehicle))
-            assert 0 < problem.seconds(ProductConfig(vehicle)) < 1e-2
+        for implementation in IMPLEMENTATIONS:
+            problem.check(ProductConfig(implementation))
+            assert 0 < problem.seconds(ProductConfig(implementation)) < 1e-2
         found = tuner.tune_product(op, bound, factors, device, {})
-        assert len(found.outcome.tried) == len(VEHICLES)
+        assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
         assert all(one.seconds for one in found.outcome.tried)
 
 
@@ -614,7 +620,7 @@ class TestOnAGpu:
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
             got = run(x, w, b)
             assert last_schedule() == "Together"
-            assert "one kernel" in LAYER.explain(x, w, b=b).vehicle
+            assert "one kernel" in LAYER.explain(x, w, b=b).implementation
         with torch.no_grad():
             want = call(x.bfloat16(), w.bfloat16(), b.bfloat16())
         assert got.dtype is torch.bfloat16
@@ -661,11 +667,11 @@ class TestOnAGpu:
 
     def test_gradients_under_autocast(self):
         leaves = []
-        for vehicle in ("two_kernels", "Together"):
+        for implementation in ("two_kernels", "Together"):
             x, w, b = given("cuda", ROWS, 256, 64, torch.float32)
             for one in (x, w, b):  # so that sums are exact, in whatever order
                 one.data = (one.data * 8).round() / 8
-            with force_launch(product=ProductConfig(vehicle)):
+            with force_launch(product=ProductConfig(implementation)):
                 with torch.autocast("cuda", torch.bfloat16):
                     y = call(x, w, b)
                 y.float().square().sum().backward()
