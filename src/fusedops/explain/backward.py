@@ -51,7 +51,7 @@ class GradCall:
         for name, value in {"x": bound.x, **bound.operands}.items():
             read = needed.x if name == "x" else name in needed.operands
             if read and isinstance(value, Tensor):
-                kept.append(Kept(name, "the tensor that was given, not a copy", value.nbytes, 0))
+                kept.append(Kept.given(name, value))
         for name in sorted(needed.streams):
             size = math.prod(bound.output_shape(name)) * bound.output_dtype(name).itemsize
             kept.append(Kept(name, "the output itself, not a copy", size, 0))

@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report of `op.explain`: facts about one call, and their text."""
+"""What `op.explain` returns: the facts of one call of a row op or of matrix products, as text."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 from fusedops.errors import counted
 from fusedops.functors import Functor
@@ -84,12 +85,40 @@ class Kept:
     bytes: int
     own: int
 
+    @classmethod
+    def given(cls, name: str, tensor: Tensor) -> Kept:
+        """An argument of the call that is saved as it is."""
+        return cls(name, "the tensor that was given, not a copy", tensor.nbytes, 0)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.bytes} bytes, {self.what}"
 
 
+class Report:
+    """Named facts, printed as a table under a heading; the reports of parts follow, indented."""
+
+    def _heading(self) -> str:
+        raise NotImplementedError
+
+    def _facts(self) -> Iterable[tuple[str, str]]:
+        """The name and the text of each fact."""
+        raise NotImplementedError
+
+    def _parts(self) -> Mapping[str, Report]:
+        """The reports of parts of the call, by what each is of."""
+        return {}
+
+    def __str__(self) -> str:
+        facts = [*self._facts()]
+        width = max(len(name) for name, _ in facts)
+        lines = [self._heading(), *(f"  {name:<{width}}  {text}" for name, text in facts)]
+        for name, part in self._parts().items():
+            lines += [f"  {line}" for line in f"{name}: {part}".splitlines()]
+        return "\n".join(lines)
+
+
 @dataclasses.dataclass(frozen=True)
-class Explanation:
+class Explanation(Report):
     """What a call would run, and why; print it, or read its attributes.
 
     Attributes:
@@ -160,12 +189,15 @@ class Explanation:
         """The time in seconds to move `bytes` at the ceiling; None if no ceiling is measured."""
         return None if self.ceiling is None else self.bytes / self.ceiling.bytes_per_second
 
-    def __str__(self) -> str:
+    def _heading(self) -> str:
+        return f"{type(self.op).__name__} on {self.device} ({self.arch})"
+
+    def _facts(self) -> Iterable[tuple[str, str]]:
         chain = " -> ".join(["x", *map(repr, self.load), "row"])
         back = " -> ".join(["row", *map(repr, self.store), "y"])
         constants = ", ".join(f"{key}={value!r}" for key, value in self.op.constants.items())
         compute = str(self.compute).removeprefix("torch.")
-        lines = [
+        return (
             ("LOAD", chain),
             ("op", f"{type(self.op).__name__}({constants}) in {compute}"),
             ("STORE", back),
@@ -184,13 +216,67 @@ class Explanation:
             ("bytes", f"{self.bytes} (each element that is touched, once)"),
             ("time", self._time()),
             *(("note", text) for text in self.notes),
-        ]
-        width = max(len(name) for name, _ in lines)
-        head = f"{type(self.op).__name__} on {self.device} ({self.arch})"
-        return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in lines)])
+        )
 
     def _time(self) -> str:
         if self.ceiling is None or self.seconds is None:
             return f"no ceiling measured for {self.device}"
         rate = self.ceiling.bytes_per_second / 1e12
         return f"{self.seconds * 1e6:.1f} us at {rate:.2f} TB/s ({self.ceiling.source})"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductExplanation(Report):
+    """What a call of an op with matrix products would run, and why; print it, or its attributes.
+
+    Attributes:
+        op: The declaration that is called.
+        kept: The tensors saved for the backward pass; none if no gradient is wanted. An `MLP` calls
+            the tensor between its products h.
+        backward: What the backward pass would run, in words; None if no gradient is wanted. Of an
+            `MLP`, how h is made again, and why; None if h is kept.
+        flops: The floating-point operations of the products.
+        bytes: The bytes that must move in the forward pass: each element once that a product reads
+            and writes, and those of the kernel after it.
+        product: The product, its dtype and its size, in words; empty for several.
+        implementation: What runs the product and the functors after it, with the reason and the
+            bytes that the functors move beside the product, in words; empty for several.
+        store: What the kernel after the product would be; None if there is none.
+        layers: The report of each layer of an `MLP`; else empty.
+        notes: Further remarks, in words.
+    """
+
+    op: Any
+    kept: tuple[Kept, ...]
+    backward: str | None
+    flops: int
+    bytes: int
+    product: str = ""
+    implementation: str = ""
+    store: Explanation | None = None
+    layers: tuple[ProductExplanation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether h of an `MLP` is made again in the backward pass, in place of being kept."""
+        return bool(self.layers) and self.backward is not None
+
+    def _heading(self) -> str:
+        return type(self.op).__name__
+
+    def _facts(self) -> Iterable[tuple[str, str]]:
+        return (
+            ("op", repr(self.op)),
+            *([("product", self.product)] if self.product else []),
+            *([("implementation", self.implementation)] if self.implementation else []),
+            *(("kept", str(one)) for one in self.kept),
+            *([("backward", self.backward)] if self.backward else []),
+            ("bytes", f"{self.bytes} (each element that is touched, once by each kernel)"),
+            *(("note", text) for text in self.notes),
+        )
+
+    def _parts(self) -> Mapping[str, Report]:
+        names = ("the first layer", "the second layer")
+        parts: dict[str, Report] = dict(zip(names, self.layers, strict=False))
+        return parts if self.store is None else {"the STORE": self.store}

@@ -15,6 +15,7 @@ from fusedops._runtime import Delegate
 from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.declare.interactive import CallSignature
+from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.product.autograd import between_products, linear_recomputed, why_kept
 from fusedops.product.choice import as_multiplied
@@ -29,7 +30,7 @@ from fusedops.product.factors import (
 )
 from fusedops.product.linear import Linear
 from fusedops.product.product_backward import ProductBackward, explained
-from fusedops.product.report import PairExplanation, explain_pair, explain_product
+from fusedops.product.report import explain_layers, explain_product
 from fusedops.product.torch_op_arguments import (
     are_plain,
     exports,
@@ -272,11 +273,11 @@ class MLP(ProductOp):
         w2: Tensor | None = None,
         /,
         **arguments: Any,
-    ) -> PairExplanation:
+    ) -> ProductExplanation:
         """Say what a call with these arguments would run and why, without running it.
 
-        Returns a `PairExplanation`; print it. It has the report of each of the two layers, and what
-        is kept between the passes.
+        Returns a `ProductExplanation`; print it. It has the report of each of the two layers, and
+        what is kept between the passes.
 
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
@@ -299,7 +300,7 @@ class MLP(ProductOp):
             w2 = w2 if w2.dtype is h.dtype else torch.empty_like(w2, dtype=h.dtype)
             epilogue = self.layers[0].that_adds(w1, first).epilogue
             backward = explained(epilogue, wanted, dy, w2, h.detach(), first)
-        return explain_pair(self, *reports, backward, first)
+        return explain_layers(self, *reports, backward, first)
 
     def check(self, x: Any, w1: Any, w2: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusedops._runtime import Delegate, Plan
 from fusedops.errors import FusedOpsError
+from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Save
 from fusedops.jit import env
 from fusedops.product.autograd import train
@@ -35,7 +36,7 @@ from fusedops.product.factors import (
 )
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.recorded import record
-from fusedops.product.report import ProductExplanation, explain_product
+from fusedops.product.report import explain_product
 from fusedops.product.torch_op import call_operator, remember
 
 if TYPE_CHECKING:
