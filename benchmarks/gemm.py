@@ -34,7 +34,7 @@ from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import Outcome, build_all, variants
-from fusedops.prebuild.signature import Signature, of_product
+from fusedops.prebuild.recording import Signature, of_call
 from fusedops.product import recorded
 from fusedops.product.choice import bind_store
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
@@ -113,7 +113,7 @@ def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> 
     operands = {name: empty(n) if name == "b" else empty(m, n) for name in store.operands}
     arguments = {**operands, **store.numbers}
     epilogue = store.op.that_adds(factors["w"], arguments).epilogue
-    return of_product(bind_store(epilogue, *factors.values(), arguments), factors)
+    return of_call(bind_store(epilogue, *factors.values(), arguments), factors)
 
 
 def _room(device: str) -> int:

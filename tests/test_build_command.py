@@ -19,7 +19,7 @@ from fusedops.cli import app
 from fusedops.generate.target import Target
 from fusedops.jit import cache as cache_module
 from fusedops.jit import host, store
-from fusedops.prebuild.signature import of_call
+from fusedops.prebuild.recording import of_call
 
 
 class TestTheCommands:

@@ -29,7 +29,7 @@ from fusedops.generate.target import ARCHS, Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import env
 from fusedops.prebuild.build_all import build_all, variants
-from fusedops.prebuild.signature import Signature, of_call
+from fusedops.prebuild.recording import Signature, of_call
 from fusedops.run.gradient import described, gradient_of
 from fusedops.run.placing import columns_apart
 

@@ -21,7 +21,7 @@ from fusedops.declare import text as spelling
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.prebuild.build_all import variants
-from fusedops.prebuild.signature import Signature, of_call
+from fusedops.prebuild.recording import Signature, of_call
 from fusedops.testing import check
 
 AFFINE = [fo.Affine("gamma", "beta")]

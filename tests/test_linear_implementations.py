@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fusedops as fo
 from fusedops.cli import app
 from fusedops.generate import tuned
-from fusedops.prebuild.signature import Signature
+from fusedops.prebuild.recording import Signature
 from fusedops.product import choice as choices
 from fusedops.product import recorded, torch_op
 from fusedops.schedule import lookup
@@ -299,7 +299,6 @@ class TestRecorded:
         """The calls of layers that have been recorded."""
         file = tmp_path / "calls.jsonl"
         monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-        monkeypatch.setattr(recorded, "_noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
 
         def read():
@@ -680,7 +679,6 @@ class TestOnAGpu:
 
     def test_recorded_while_it_runs(self, tmp_path, monkeypatch):
         monkeypatch.setenv("FUSEDOPS_RECORD", str(tmp_path / "calls.jsonl"))
-        monkeypatch.setattr(recorded, "_noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
         LAYER.clear()  # a call is recorded where it is planned
         with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 import fusedops as fo
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
-from fusedops.prebuild.signature import of_call
+from fusedops.prebuild.recording import of_call
 from fusedops.testing.report import Compared, Report
 
 OPS = {

@@ -15,7 +15,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.prebuild.build_all import variants
-from fusedops.prebuild.signature import Signature
+from fusedops.prebuild.recording import Signature
 from fusedops.product import product_backward, recorded
 from fusedops.schedule.architectures import TILINGS
 from fusedops.testing import check, last_schedule
@@ -168,7 +168,6 @@ class TestRecorded:
     def test_a_run_on_a_cpu_names_the_kernels_of_a_gpu(self, tmp_path, monkeypatch):
         file = tmp_path / "calls.jsonl"
         monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-        monkeypatch.setattr(recorded, "_noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
         op, factors, operands = case("dropout", shape=(1024,), h=2112, n=64, k=8)
         dy = randn(1024, 64, dtype=torch.float16)
@@ -194,7 +193,6 @@ class TestRecorded:
     def test_the_layer_that_keeps_its_product_is_recorded_too(self, tmp_path, monkeypatch):
         file = tmp_path / "calls.jsonl"
         monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-        monkeypatch.setattr(recorded, "_noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
         op, factors, operands = case("gelu", shape=(1024,), h=2112, n=64, k=8)
         gradients(op, factors, operands, randn(1024, 64, dtype=torch.float16))

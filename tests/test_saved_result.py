@@ -13,7 +13,7 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.generate.target import Target
 from fusedops.prebuild.build_all import variants
-from fusedops.prebuild.signature import Signature
+from fusedops.prebuild.recording import Signature
 
 OPS = {"softmax": fo.Softmax(), "log_softmax": fo.LogSoftmax()}
 TORCH = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}

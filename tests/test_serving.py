@@ -15,7 +15,7 @@ from fusedops.cli import app
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate import target as targets
 from fusedops.generate.target import Target
-from fusedops.prebuild.signature import of_call
+from fusedops.prebuild.recording import of_call
 from fusedops.run import fallback_arch as serving
 from fusedops.run import forward as plan
 from fusedops.schedule.architectures import GPUS, Gpu

@@ -144,7 +144,6 @@ def calls(tmp_path, monkeypatch):
     """A file in which calls are recorded."""
     file = tmp_path / "calls.jsonl"
     monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-    monkeypatch.setattr("fusedops.product.recorded._noted", set())
     monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
     return file
 
@@ -555,7 +554,6 @@ class TestOnAGpu:
         factors, operands = case(op, "cuda", **SIZES)
         file = tmp_path / "calls.jsonl"
         monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-        monkeypatch.setattr("fusedops.product.recorded._noted", set())
         monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
         op(*(one.requires_grad_() for one in factors), **operands).float().sum().backward()
         monkeypatch.delenv("FUSEDOPS_RECORD")

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from fusedops.generate.variant import Variant
     from fusedops.prebuild.build_all import Outcome
-    from fusedops.prebuild.signature import Signature
+    from fusedops.prebuild.recording import Signature
 
 __all__ = ["build"]
 
@@ -178,7 +178,7 @@ def _signatures(
         ValueError: Nothing, or what is none.
     """
     from fusedops.commands import words
-    from fusedops.prebuild.signature import of_call, of_product
+    from fusedops.prebuild.recording import of_call
     from fusedops.product import Linear, Matmul
     from fusedops.product.single import SingleProduct
 
@@ -204,7 +204,7 @@ def _signatures(
             words.read_dtype(name)
         values = words.values_of(operand, name)
         if isinstance(declared, SingleProduct):
-            found.append(of_product(*words.product(declared, values, dim, result)[:2]))
+            found.append(of_call(*words.product(declared, values, dim, result)[:2]))
             continue
         for one in [values] if lengths is None else _lengths(values, lengths, dim):
             found.append(of_call(words.bound(declared, one, dim, result)[0]))
@@ -219,7 +219,7 @@ def _lengths(values: dict[str, Any], most: int, dim: str | None) -> Iterator[dic
     """
     import torch
 
-    from fusedops.prebuild.lengths import of_lengths
+    from fusedops.prebuild.build_all import of_lengths
 
     tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
     if dim not in (None, "-1") or not all(one.is_contiguous() for one in tensors):

@@ -30,7 +30,7 @@ def record(
     import sys
 
     from fusedops.errors import counted
-    from fusedops.prebuild.signature import Signature
+    from fusedops.prebuild.recording import Signature
 
     program = [sys.executable, *command] if command[0].endswith(".py") else command
     if shutil.which(program[0]) is None:

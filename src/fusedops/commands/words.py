@@ -14,7 +14,7 @@ import torch
 
 from fusedops.errors import shortened
 from fusedops.generate.views import STORAGE
-from fusedops.prebuild.signature import Signature, read_value
+from fusedops.prebuild.recording import Signature, read_value
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fill the cache before anything runs: the variants of signatures, built in several processes."""
+"""Build the kernels of recorded calls by several processes, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedops import jit
@@ -22,10 +23,11 @@ from fusedops.errors import FusedOpsError
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
-from fusedops.prebuild.signature import Signature
+from fusedops.prebuild.recording import Signature
 from fusedops.run import contiguous, forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.run.saved_tensors import RESULT
+from fusedops.schedule.tiling import samples
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,25 @@ def variants(
             of_one += _of_every_gradient(one, target)
         found.update((variant.key, variant) for variant in of_one)
     return list(found.values())
+
+
+def of_lengths(values: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
+    """The operands of calls that need the kernels of all calls with rows of up to `most` columns.
+
+    Args:
+        values: x and the operands by name; a row of x is its last dimension. Tensors whose last
+            size is that of x get the other lengths.
+        most: The longest rows.
+    """
+    columns = values["x"].shape[-1]
+
+    def resized(one: Any, length: int) -> Any:
+        if not isinstance(one, torch.Tensor) or one.dim() == 0 or one.shape[-1] != columns:
+            return one
+        return torch.empty((*one.shape[:-1], length), dtype=one.dtype, device=one.device)
+
+    for length in samples(most):
+        yield {name: resized(one, length) for name, one in values.items()}
 
 
 def build_all(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that one kernel runs as lines of text, and the variants that are built from such lines."""
+"""Record the calls that a fused GEMM runs, and list the kernels that recorded calls need."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.product.choice import able, as_if_cast, bind_store, chosen, reads_product
+from fusedops.product.choice import able, as_if_cast, bind_store, chosen
 from fusedops.product.factors import factor_dtype
 from fusedops.product.product_backward import gradient_variants, may_fuse
 from fusedops.product.product_kernel import describe
-from fusedops.schedule.architectures import PRODUCT_KERNELS
 
 if TYPE_CHECKING:
     from fusedops.map import Map
-    from fusedops.prebuild.signature import Signature
+    from fusedops.prebuild.recording import Signature
 
 __all__ = ["record", "variants"]
 
-#: The calls that have been looked at, as text.
-_noted: set[str] = set()
-
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:
-    """Record a call of a layer, if one kernel would run it on some GPU.
+    """Record a call of a layer, if one kernel would run product and STORE on some GPU.
 
     Two kernels are recorded where the second is planned, as of any op.
 
     Args:
-        epilogue: The STORE of the layer, which is `able`.
+        epilogue: The STORE of the layer, which is `able`; its gradient does not read the product.
         x: The left factor, which has been checked.
-        w: The right one likewise.
+        w: The right factor, which has been checked.
         arguments: Operands and options.
     """
-    if reads_product(epilogue, x, w, arguments) or _is_odd(epilogue, (x, w), arguments):
-        return  # the layer that is run saves it; or
+    if _is_odd(epilogue, (x, w), arguments):
+        return
+    dtype = factor_dtype(x)
     try:
-        bound = bind_store(epilogue, x, w, as_if_cast(epilogue, arguments, factor_dtype(x)))
+        bound = bind_store(epilogue, x, w, as_if_cast(epilogue, arguments, dtype))
     except (TypeError, ValueError):
         return  # which the call itself says in its own words
-    _note(epilogue, bound, _cast(x, w), frozenset())
+    factors = {"x": x, "w": w}
+    for name, one in factors.items():
+        if one.dtype is not dtype:
+            factors[name] = torch.empty_like(one, dtype=dtype)  # of which the text is needed alone
+    _notify(epilogue, bound, factors, frozenset())
 
 
 def record_gradient(
@@ -59,10 +60,10 @@ def record_gradient(
     z: Tensor,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Record a call of a `ProductBackward`, likewise; the arguments are those of its call."""
+    """Record a call of a `ProductBackward`, whose arguments these are, as `record` does."""
     if may_fuse(epilogue) and not _is_odd(epilogue, (dy, w, z), arguments):
         bound = epilogue.bind(z, dict(arguments))
-        _note(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})
+        _notify(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})
 
 
 def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, Any]) -> bool:
@@ -73,29 +74,15 @@ def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, An
     return bool(epilogue.lacking(dict(arguments))) or len({*map(factor_dtype, factors)}) > 1
 
 
-def _note(
+def _notify(
     epilogue: Map, bound: Bound, factors: Mapping[str, Tensor], wanted: frozenset[str]
 ) -> None:
-    call = functools.partial(epilogue.observer.of_product, bound, factors, wanted)
-    if (text := str(call())) in _noted:
-        return
-    _noted.add(text)
-
-    def needed(target: Target) -> list[Variant]:
-        return [*_variants(bound, factors, target, wanted)]
-
-    own = Target.of(bound.x.device)
-    if needed(own) or any(needed(Target.named(arch)) for arch in PRODUCT_KERNELS):
-        epilogue.observer.notify(call, needed, own)
-
-
-def _cast(x: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """The factors in the dtype of the product, without their contents where that is another."""
-    dtype = factor_dtype(x)
-    given = {"x": x, "w": w}
-    return {
-        k: t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for k, t in given.items()
-    }
+    observer = epilogue.observer
+    observer.notify(
+        functools.partial(observer.of_call, bound, factors, wanted),
+        lambda target: _variants(bound, factors, target, wanted),
+        Target.of(bound.x.device),
+    )
 
 
 def _variants(

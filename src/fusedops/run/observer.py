@@ -32,16 +32,20 @@ class CallText(Protocol):
 class Observer(Protocol):
     """An object that the launch path notifies of calls that need a kernel."""
 
-    def of_call(self, bound: Bound) -> CallText:
-        """Return a checked forward call as text."""
-
-    def of_product(
-        self, bound: Bound, factors: Mapping[str, Tensor], wanted: Collection[str] = ()
+    def of_call(
+        self,
+        bound: Bound,
+        factors: Mapping[str, Tensor] | None = None,
+        wanted: Collection[str] = (),
     ) -> CallText:
-        """Return a checked forward call on a matrix product, of these factors by name, as text.
+        """Return a checked forward call as text.
 
-        With `wanted`, x and operands, return the gradient of a call, of whose result the product is
-        the gradient.
+        Args:
+            bound: The call.
+            factors: The factors by name, x and w, where the call follows a matrix product and one
+                kernel is to run both.
+            wanted: With factors, x and the operands whose gradients are wanted: the call is then
+                the gradient of the forward call, and the product is the gradient of its result.
         """
 
     def of_gradient(

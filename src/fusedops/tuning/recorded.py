@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable
 
 from fusedops.declare.text import read
-from fusedops.prebuild.signature import Signature
+from fusedops.prebuild.recording import Signature
 from fusedops.product import MLP, Linear, Matmul
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.single import SingleProduct
