@@ -15,7 +15,7 @@ from test_forward import add_norm_case, attention_case
 import fusedops as fo
 from fusedops.functors.base import Reads
 from fusedops.testing import check
-from fusedops.testing.comparison import Comparison
+from fusedops.testing.comparison import compare_call
 
 
 @fo.functor
@@ -295,10 +295,10 @@ def test_a_derivative_whose_terms_cancel(of, device):
     flat = -0.7517915 * (1 + 1e-6 * torch.arange(-40, 41, device=device)[:, None])
     other = randn(81, 1, device=device) + 2
     x, g = (flat, other) if of == "value" else (other, flat)
-    comparison = Comparison(op, x, g=g)
+    comparison = compare_call(op, x, g=g)
     assert max(one.share for one in comparison.again()) <= 1
     # The slope's terms are of size 0.2, each known to a few roundings: no more is allowed.
-    allowed = comparison._first.want[f"gradient of {'x' if of == 'value' else 'g'}"]
+    allowed = comparison.want({})[f"gradient of {'x' if of == 'value' else 'g'}"]
     assert allowed.allowed(x.dtype).max() <= 20 * torch.finfo(x.dtype).eps
 
 
@@ -319,9 +319,9 @@ def test_no_more_is_allowed_than_roundings_of_the_terms(device):
     """Both terms of tanh(u) - u / cosh(u)^2 are near u where u is small."""
     x = torch.logspace(-4, -1, 61, device=device)[:, None]
     op, cap = fo.Map(load=[softcap("cap")]), torch.ones(61, 1, device=device)
-    comparison = Comparison(op, x, cap=cap)
+    comparison = compare_call(op, x, cap=cap)
     assert max(one.share for one in comparison.again()) <= 1
-    want = comparison._first.want["gradient of cap"]
+    want = comparison.want({})["gradient of cap"]
     u = x.double()
     upstream = (want.value / (torch.tanh(u) - u / torch.cosh(u) ** 2)).abs()
     assert (want.allowed(x.dtype) <= 20 * torch.finfo(x.dtype).eps * upstream * u).all()
@@ -336,8 +336,8 @@ def test_a_norm_near_zero_is_as_uncertain_as_its_row(device):
         x, g = torch.randn(3, 40), torch.randn(40)
         check(op, x.to(device), g=g.to(device))
     row = torch.linspace(-1, 1, 41, device=device)
-    comparison = Comparison(op, row[None].expand(1, 41).contiguous(), g=torch.ones_like(row))
-    want = comparison._first.want["gradient of g"]
+    comparison = compare_call(op, row[None].expand(1, 41).contiguous(), g=torch.ones_like(row))
+    want = comparison.want({})["gradient of g"]
     n = op.unfused(row[None].double(), g=1.0)[0].abs()
     upstream = (want.value / n).abs()[n > 0.01].max()
     most = 8 * torch.finfo(row.dtype).eps * upstream * (n.max() + n.mean())

@@ -291,17 +291,17 @@ def test_a_problem_runs_and_checks_its_call(on_cpu_as_if, op, kind):
 def test_a_problem_sees_what_is_wrong(on_cpu_as_if, monkeypatch):
     bound = bind(fo.Softmax(), tensor(4, 64, dtype=torch.float32), {}, {})
     found = Problem(bound.op, bound, "forward", torch.device("cpu"), {})
-    runs = found._comparison._first
-    honest = runs.run
+    comparison = found._comparison
+    honest = comparison.run
 
     def off(name, change):
         return {**honest(), name: change(honest()[name])}
 
-    monkeypatch.setattr(runs, "run", functools.partial(off, "y", lambda y: y + 1e-3))
+    monkeypatch.setattr(comparison, "run", functools.partial(off, "y", lambda y: y + 1e-3))
     with pytest.raises(AssertionError, match=r"^Softmax.*what='y'"):
         found.check(LaunchConfig())
     # Within the bound, and other bits all the same.
     next_to = functools.partial(torch.nextafter, other=torch.ones(()))
-    monkeypatch.setattr(runs, "run", functools.partial(off, "gradient of x", next_to))
+    monkeypatch.setattr(comparison, "run", functools.partial(off, "gradient of x", next_to))
     with pytest.raises(AssertionError, match="'gradient of x, run again'"):
         found.check(LaunchConfig())

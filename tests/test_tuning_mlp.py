@@ -93,8 +93,8 @@ def as_if_on_a_gpu(monkeypatch):
     monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: TARGET))
     for module in (implementations, gradients):
         monkeypatch.setattr(module, "filled", lambda values, columns, device: dict(values))
-    monkeypatch.setattr(product, "ProductComparison", lambda *given: None)
-    monkeypatch.setattr(gradients, "GradientComparison", lambda *given: None)
+    monkeypatch.setattr(product, "compare_forward", lambda *given: None)
+    monkeypatch.setattr(gradients, "compare_backward", lambda *given: None)
 
 
 @pytest.fixture
@@ -222,19 +222,19 @@ def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
     factors, operands = case(op)
     problem = problems(op, factors, operands, "cpu")[GRADIENT]
     comparison = problem._comparison
-    honest, names = comparison._between, [*comparison._want]
-    assert names == ["w2", "g", "s", "x"]
-    for at, name in enumerate(names):
+    honest = comparison.run
+    names = [*honest()]
+    assert names == [f"gradient of {name}" for name in ("w2", "g", "s", "z")]
+    for name in names:
 
-        def wrong(*given, at=at):
-            made = [*honest(*given)]
-            made[at] = made[at].clone()
-            made[at].flatten()[7] += 0.02 * made[at].float().abs().max()
+        def wrong(name=name):
+            made = honest()
+            made[name] = made[name].clone()
+            made[name].flatten()[7] += 0.02 * made[name].float().abs().max()
             return made
 
-        comparison._between = wrong
-        what = {"x": "z"}.get(name, name)
-        with pytest.raises(AssertionError, match=f"^MLP: .*gradient of {what}'"):
+        comparison.run = wrong
+        with pytest.raises(AssertionError, match=f"^MLP: .*{name}'"):
             problem.check(TWO)
 
 
@@ -244,9 +244,9 @@ def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
     op = BLOCKS["gate"]
     factors, operands = case(op, rows=(4, 1000))
     problem = problems(op, factors, operands, "cpu")[GRADIENT]
-    dy, w2, tensors, _ = problem._comparison._call
-    assert dy.shape[:-1] == tensors["x"].shape[:-1] == tensors["g"].shape[:-1] == (2, 250)
-    assert w2.shape == (16, 40)
+    shapes = {name: one.shape for name, one in problem._comparison.run().items()}
+    assert shapes["gradient of z"] == shapes["gradient of g"] == (2, 250, 40)
+    assert shapes["gradient of w2"] == (16, 40)
     assert problem._sets[0][0].shape == (4, 1000, 16)
     problem.check(TWO)
 

@@ -12,13 +12,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
 from fusedops import _runtime, row_op
+from fusedops.product.mlp import MLP
+from fusedops.product.single import SingleProduct
 from fusedops.row_op import RowOp
 from fusedops.schedule import override
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.schedule.override import Override
 from fusedops.schedule.row_schedule import STORAGES
-from fusedops.testing.comparison import check
+from fusedops.testing.comparison import compare
+from fusedops.testing.pairs import compare_layers
 from fusedops.testing.report import Compared, Report
 
 __all__ = [
@@ -33,6 +38,61 @@ __all__ = [
 
 _NAMES = (*STORAGES, "host")
 _salts = {Override(): 0}
+
+
+def check(
+    op: RowOp | SingleProduct | MLP, x: Tensor, /, *further: Tensor, **arguments: Any
+) -> Report:
+    """Compare a fused op with its unfused chain: outputs, gradients, dropout and edge shapes.
+
+    Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
+    double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
+    error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
+    with random upstream gradients for every output that has one, another dropout mask, an x with
+    gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
+    one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
+    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU, and
+    says on a terminal how far it is.
+
+    Of an op with a matrix product the truth is that product, and the chain after it, in double; the
+    bound is docs/gemm.md's.
+
+    Args:
+        op: The declaration.
+        x: The input; a few rows will do.
+        further: The other factors of an op with a product.
+        arguments: Operands and options, as in a call; a generator is not used, and there is no
+            ``out``.
+
+    Returns:
+        What was compared: print it for a line, its ``table()`` for the worst element of each
+        comparison.
+
+    Raises:
+        AssertionError: Something is out of its bound; the report is the message, a table of what
+            is out, and ``args[0]``.
+
+    >>> import torch, fusedops as fo
+    >>> from fusedops.testing import check
+    >>> report = check(fo.Softmax(load=[fo.Scale("s")]), torch.randn(3, 8), s=torch.tensor(0.5))
+    >>> report.passed
+    True
+    >>> print(report)  # doctest: +ELLIPSIS
+    check of Softmax: ... comparisons within bounds, worst ... of its bound (...)
+    """
+    if not isinstance(op, RowOp | SingleProduct | MLP):
+        raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
+    if arguments.pop("out", None) is not None:
+        raise TypeError("check: out= has no place here; leave it away")
+    arguments.pop("generator", None)
+    if isinstance(op, MLP):
+        compared = compare_layers(op, (x, *further), arguments)
+    else:
+        compared = compare(op, (x, *further), arguments)
+    report = Report(op.declaration, tuple(compared))
+    if not report.passed:
+        raise AssertionError(report)
+    return report
 
 
 @contextlib.contextmanager

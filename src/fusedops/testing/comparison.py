@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check a declaration: the fused op against its unfused chain, in double and in its own type."""
+"""Calls of a fused op compared with its unfused chain in float64, within a derived bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,226 +16,306 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
-from fusedops.reference.error_bound import expected
+from fusedops.reference.error_bound import Expected, expected
+from fusedops.reference.product_bound import expected_product, gradients_of_factors
 from fusedops.reference.unfused import gradients_of
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.terminal import shown
-from fusedops.testing.pairs import check_pair
-from fusedops.testing.products import check_product
-from fusedops.testing.report import SEED, Compared, Report, cut, same_bits, worst
+from fusedops.testing.report import SEED, Compared, cut, same_bits, worst
+
+__all__ = ["Case", "Comparison", "called", "compare", "compare_call", "compare_forward", "truth"]
+
+#: The results of a call by name, outputs and gradients, and the upstream gradients.
+Called: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
-class _Case(NamedTuple):
+class Case(NamedTuple):
+    """One call that is compared.
+
+    Attributes:
+        name: What a report calls it.
+        given: The inputs and the operands of the call by name.
+        seed: What dropouts and upstream gradients are drawn from.
+        expanded: Whether rows share the upstream gradients.
+        without: The tensors whose gradients are not asked for.
+    """
+
     name: str
-    x: Tensor
-    operands: Mapping[str, Any]
+    given: Mapping[str, Any]
     seed: int = SEED
     expanded: bool = False
-    without: tuple[str, ...] = ()  # tensors whose gradients are not asked for
-
-
-def check(
-    op: RowOp | SingleProduct | MLP, x: Tensor, /, *further: Tensor, **arguments: Any
-) -> Report:
-    """Compare a fused op with its unfused chain: outputs, gradients, dropout and edge shapes.
-
-    Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
-    double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
-    error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
-    with random upstream gradients for every output that has one, another dropout mask, an x with
-    gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
-    one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
-    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU, and
-    says on a terminal how far it is.
-
-    Of an op with a matrix product the truth is that product, and the chain after it, in double; the
-    bound is docs/gemm.md's.
-
-    Args:
-        op: The declaration.
-        x: The input; a few rows will do.
-        further: The other factors of an op with a product.
-        arguments: Operands and options, as in a call; a generator is not used, and there is no
-            ``out``.
-
-    Returns:
-        What was compared: print it for a line, its ``table()`` for the worst element of each
-        comparison.
-
-    Raises:
-        AssertionError: Something is out of its bound; the report is the message, a table of what
-            is out, and ``args[0]``.
-
-    >>> import torch, fusedops as fo
-    >>> from fusedops.testing import check
-    >>> report = check(fo.Softmax(load=[fo.Scale("s")]), torch.randn(3, 8), s=torch.tensor(0.5))
-    >>> report.passed
-    True
-    >>> print(report)  # doctest: +ELLIPSIS
-    check of Softmax: ... comparisons within bounds, worst ... of its bound (...)
-    """
-    if not isinstance(op, RowOp | SingleProduct | MLP):
-        raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
-    if arguments.pop("out", None) is not None:
-        raise TypeError("check: out= has no place here; leave it away")
-    arguments.pop("generator", None)
-    if isinstance(op, SingleProduct):
-        return check_product(op, (x, *further), arguments)
-    if isinstance(op, MLP):
-        return check_pair(op, (x, *further), arguments)
-    if further:
-        raise TypeError(f"check: {op.name} takes one tensor by position, got {1 + len(further)}")
-    op, x, arguments = op.over_rows(x, arguments)
-    bound = op.bind(x, arguments)
-    if x.device.type not in ("cpu", "cuda"):
-        refuse(op, Reason.DEVICE, x, bound.operands, {})
-    options = {
-        "dim": bound.reduced,
-        "dtype": bound.dtype,
-        "training": arguments.get("training", True),
-    }
-    compared: list[Compared] = []
-    cases = [*_cases(bound)]
-    with torch.enable_grad(), shown(f"check {op.name}", len(cases)) as step:
-        for case in cases:
-            step(f"check {op.name}: {case.name}")
-            compared += _compare(op, case, options)
-            step(done=1)
-    report = Report(op.declaration, tuple(compared))
-    if not report.passed:
-        raise AssertionError(report)
-    return report
-
-
-def _cases(bound: Bound) -> Iterator[_Case]:
-    x, operands = bound.x.detach(), bound.operands
-    last = bound.reduced[-1]
-    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-    yield _Case("as given", x, operands)
-    others = tuple(name for name in floating(operands) if name not in bound.op.undifferentiated)
-    if others and not bound.op.forward_only:
-        yield _Case("x alone", x, operands, without=others)
-        yield _Case("operands alone", x, operands, without=("x",))
-    if bound.dropout_slots:
-        yield _Case("another draw", x, operands, seed=SEED + 1)
-    apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
-    yield _Case("columns apart", apart.copy_(x), operands)
-    yield _Case("shared upstream", x, operands, expanded=True)
-    if x.shape[last] > 1 and x.shape[last] % 2 == 0:
-        yield _cut(bound, "odd columns", x, operands, {last: x.shape[last] - 1})
-    if any(x.shape[dim] > 1 for dim in rows):
-        yield _cut(bound, "one row", x, operands, dict.fromkeys(rows, 1))
-    if bound.columns > 1:
-        yield _cut(bound, "one column", x, operands, dict.fromkeys(bound.reduced, 1))
-    if rows:
-        yield _cut(bound, "no rows", x, operands, {rows[0]: 0})
-
-
-def _cut(
-    bound: Bound, name: str, x: Tensor, operands: Mapping[str, Any], sizes: Mapping[int, int]
-) -> _Case:
-    """Cut some dimensions of x to these sizes, and those of the operands with them."""
-    given = {
-        key: value if key in bound.tables else cut(value, x.shape, sizes)
-        for key, value in operands.items()
-    }
-    for key, one in bound.op.tables.items():
-        dim = -1 if one.dim is None else one.dim % x.dim()
-        if dim in sizes and given[key].shape[1] == x.shape[dim]:
-            given[key] = given[key][:, x.shape[dim] - sizes[dim] :]
-    return _Case(name, cut(x, x.shape, sizes), given)
+    without: Sequence[str] = ()
 
 
 class Comparison:
-    """A call and what its outputs and gradients should be, compared with any number of runs."""
+    """A call and what its results should be, compared with any number of runs.
 
-    def __init__(self, op: RowOp, x: Tensor, /, **arguments: Any) -> None:
-        bound = op.bind(x, {k: v for k, v in arguments.items() if k != "generator"})
-        training = arguments.get("training", True)
-        options = {"dim": bound.reduced, "dtype": bound.dtype, "training": training}
-        self._first = _Runs(op, _Case("as given", x.detach(), bound.operands), options)
+    Args:
+        name: What reports call it.
+        run: Runs the call, and returns its results by name.
+        want: What the results of a run should be; some follow from others, as outputs from a saved
+            stream.
+        fixed: The results that have the same bits in each run, from the first one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], Mapping[str, Tensor]],
+        want: Callable[[Mapping[str, Tensor]], Mapping[str, Expected]],
+        fixed: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.name, self.run, self.want, self._fixed = name, run, want, fixed or {}
 
     def again(self) -> list[Compared]:
-        """Run the call once more, and compare it with what it should be.
-
-        Outputs and the gradient of x are compared with those of the first run as well, to the bit:
-        nothing that may change between two runs changes these.
-        """
-        first = self._first
-        found = first.run()
-        compared = list(first.judged(found))
-        fixed = {*first.op.outputs, "gradient of x"}
-        return compared + list(first.changed({k: v for k, v in found.items() if k in fixed}))
+        """Run the call once more, and compare it with what it should be."""
+        found = self.run()
+        want = self.want(found)
+        compared = [worst(self.name, key, one, want[key]) for key, one in found.items()]
+        return [*compared, *_changed(self.name, found, self._fixed)]
 
 
-class _Runs:
-    """The first run of a case, what it should have been, and more runs of it."""
+def compare_call(op: RowOp, x: Tensor, /, **arguments: Any) -> Comparison:
+    """Compare outputs and gradients of a call of a row op.
 
-    def __init__(self, op: RowOp, case: _Case, options: Mapping[str, Any]) -> None:
-        self.op, self.case, self.options = op, case, options
-        outputs, gradients, upstream = _call(op, case, options)
-        device, dropouts = case.x.device, op.dropouts
-        generator = torch.Generator(device).manual_seed(case.seed)
-        drawn = draw(device.type, device.index or 0, generator, dropouts) if dropouts else None
-        bound = op.bind(case.x, {**case.operands, **options, "generator": drawn})
-        streams = {name: outputs[name].detach() for name in op.saves}
-        self.want = expected(bound, streams, upstream)
-        self.found = {**outputs, **gradients}
-
-    def run(self) -> dict[str, Tensor]:
-        outputs, gradients, _ = _call(self.op, self.case, self.options)
-        return {**outputs, **gradients}
-
-    def judged(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
-        for name, tensor in found.items():
-            yield worst(self.case.name, name, tensor.detach(), self.want[name])
-
-    def changed(self, found: Mapping[str, Tensor]) -> Iterator[Compared]:
-        """What has other bits than in the first run."""
-        for name, tensor in found.items():
-            if not same_bits(tensor, self.found[name]):
-                what = f"{name}, run again"
-                yield Compared(self.case.name, what, tensor.numel(), None, 0.0, 0.0, math.inf)
+    Outputs and the gradient of x keep their bits: nothing that may change between two runs, a
+    launch configuration for instance, changes these.
+    """
+    bound = op.bind(x, {k: v for k, v in arguments.items() if k != "generator"})
+    options = {"dim": bound.reduced, "dtype": bound.dtype}
+    options["training"] = arguments.get("training", True)
+    case = Case("as given", {"x": x.detach(), **bound.operands})
+    first, upstream = called(op, case, options)
+    want = truth(op, case, options, first, upstream)
+    fixed = {key: one for key, one in first.items() if key in (*op.outputs, "gradient of x")}
+    return Comparison(case.name, lambda: called(op, case, options)[0], lambda found: want, fixed)
 
 
-def _compare(op: RowOp, case: _Case, options: Mapping[str, Any]) -> Iterator[Compared]:
-    runs = _Runs(op, case, options)
-    again = runs.run()
-    yield from runs.judged(runs.found)
-    yield from runs.changed(again)
+def compare_forward(
+    op: SingleProduct,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
+) -> Comparison:
+    """Compare the outputs of a call of a product that wants no gradient.
+
+    Args:
+        op: The declaration.
+        given: The factors and the operands by name.
+        options: The options of the call.
+        call: What gives the outputs, by default the op itself.
+    """
+    case = Case("no gradient", given)
+
+    def run() -> Mapping[str, Tensor]:
+        with torch.no_grad():
+            return called(op, case, options, call)[0]
+
+    def want(found: Mapping[str, Tensor]) -> Mapping[str, Expected]:
+        with torch.no_grad():
+            return truth(op, case, options, found, {})
+
+    return Comparison(case.name, run, want)
 
 
-def _call(
-    op: RowOp, case: _Case, options: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs, gradients and the upstream gradients they are of; the latter random, from a seed."""
-    given = {"x": case.x, **case.operands}
-    leaves = {
-        name: given[name].detach().requires_grad_(not op.forward_only)
-        for name in floating(given)
-        if name not in case.without and name not in op.undifferentiated
+def compare(
+    op: RowOp | SingleProduct, factors: Sequence[Any], arguments: dict[str, Any]
+) -> list[Compared]:
+    """Compare calls of an op, those of `check`; a product's also where no gradient is wanted.
+
+    Raises:
+        TypeError, ValueError: An argument does not fit.
+    """
+    options = {"training": arguments.get("training", True), "dtype": arguments.get("dtype")}
+    further = None
+    if isinstance(op, RowOp):
+        if len(factors) > 1:
+            raise TypeError(f"check: {op.name} takes one tensor by position, got {len(factors)}")
+        op, x, arguments = op.over_rows(factors[0], arguments)
+        bound = op.bind(x, arguments)
+        if x.device.type not in ("cpu", "cuda"):
+            refuse(op, Reason.DEVICE, x, bound.operands, {})
+        options |= {"dim": bound.reduced, "dtype": bound.dtype}
+        cases = [*_cases(op, {"x": bound.x.detach(), **bound.operands}, bound)]
+    else:
+        first, second = (*factors, None, None)[:2]
+        op.check(first, second)
+        operands = {key: one for key, one in arguments.items() if key not in options}
+        pair = (first.detach(), second.detach())
+        cases = [*_cases(op, {**dict(zip(op.inputs, pair, strict=True)), **operands})]
+        further = compare_forward(op, cases[0].given, options)
+    compared: list[Compared] = []
+    with shown(f"check {op.name}", len(cases) + (further is not None)) as step:
+        for case in cases:
+            step(f"check {op.name}: {case.name}")
+            with torch.enable_grad():
+                found, upstream = called(op, case, options)
+                want = truth(op, case, options, found, upstream)
+                compared += [worst(case.name, key, one, want[key]) for key, one in found.items()]
+                compared += _changed(case.name, called(op, case, options)[0], found)
+            step(done=1)
+        if further is not None:  # one kernel may run product and STORE then
+            step(f"check {op.name}: {further.name}")
+            compared += further.again()
+    return compared
+
+
+def _cases(
+    op: RowOp | SingleProduct, given: Mapping[str, Any], bound: Bound | None = None
+) -> Iterator[Case]:
+    """The calls that are compared, from one: with `bound`, of a row op."""
+    inputs, chain, x = _inputs(op), _chains(op)[0], given["x"]
+    yield Case("as given", given)
+    names = [k for k in floating(given) if k in inputs or k not in chain.undifferentiated]
+    if not chain.forward_only:
+        for name in inputs:
+            if others := tuple(one for one in names if one != name):
+                yield Case(f"{name} alone", given, without=others)
+        if len(names) > len(inputs):
+            yield Case("operands alone", given, without=inputs)
+    if op.dropouts if bound is None else bound.dropout_slots:
+        yield Case("another draw", given, seed=SEED + 1)
+    apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
+    yield Case("columns apart", {**given, "x": apart.copy_(x)})
+    if bound is None:
+        assert isinstance(op, SingleProduct)
+        shape = op.shape(*(given[name] for name in inputs))
+        rows = [len(shape) - 2] if x.dim() > 1 else []
+    else:
+        shape, last = tuple(x.shape), bound.reduced[-1]
+        rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
+        yield Case("shared upstream", given, expanded=True)
+        if shape[last] > 1 and shape[last] % 2 == 0:
+            yield _cut(op, "odd columns", given, shape, {last: shape[last] - 1})
+    if any(shape[dim] > 1 for dim in rows):
+        yield _cut(op, "one row", given, shape, dict.fromkeys(rows, 1))
+    if bound is not None and bound.columns > 1:
+        yield _cut(op, "one column", given, shape, dict.fromkeys(bound.reduced, 1))
+    if rows:
+        yield _cut(op, "no rows", given, shape, {rows[0]: 0})
+
+
+def _cut(
+    op: RowOp | SingleProduct,
+    name: str,
+    given: Mapping[str, Any],
+    shape: Sequence[int],
+    sizes: Mapping[int, int],
+) -> Case:
+    """Cut some dimensions of x, or of a product, to these sizes, and the operands with them."""
+    tables = _chains(op)[0].tables
+    fewer = {
+        key: one if key in tables or key in _inputs(op)[1:] else cut(one, shape, sizes)
+        for key, one in given.items()
     }
+    for key, table in tables.items():
+        dim = -1 if table.dim is None else table.dim % len(shape)
+        if key in fewer and dim in sizes and fewer[key].shape[1] == shape[dim]:
+            fewer[key] = fewer[key][:, shape[dim] - sizes[dim] :]
+    return Case(name, fewer)
+
+
+def called(
+    op: RowOp | SingleProduct | MLP,
+    case: Case,
+    options: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
+) -> Called:
+    """Run a call: its outputs and gradients by name, and the upstream gradients, from the seed.
+
+    In `torch.no_grad` there are outputs alone. `call` gives them, by default the op itself.
+    """
+    chains = _chains(op)
+    given = {k: v.detach() if isinstance(v, Tensor) else v for k, v in case.given.items()}
+    leaves: dict[str, Tensor] = {}
+    if torch.is_grad_enabled() and not any(one.forward_only for one in chains):
+        fixed = frozenset(case.without).union(*(one.undifferentiated for one in chains))
+        for name in floating(given):
+            if name not in fixed:
+                leaves[name] = given[name].detach().requires_grad_()
     given |= leaves
-    x = given.pop("x")
-    generator = torch.Generator(case.x.device).manual_seed(case.seed)
-    result = op(x, **given, **options, generator=generator)
+    factors = [given.pop(name) for name in _inputs(op)]
+    generator = torch.Generator(factors[0].device).manual_seed(case.seed)
+    result = (call or op)(*factors, **{**given, "generator": generator, **options})
     outputs = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
-    if op.forward_only:
-        return outputs, {}, {}
-    upstream = {name: _upstream(outputs[name], case, options["dim"]) for name in op.able}
+    found = {name: one.detach() for name, one in outputs.items()}
+    if not leaves:
+        return found, {}
+    able = [name for name in outputs if name in chains[-1].able]
+    upstream = {name: _upstream(outputs[name], case, options) for name in able}
     # An operand of comparisons alone has no gradient.
-    found = gradients_of(
-        [outputs[name] for name in upstream], [*leaves.values()], [*upstream.values()]
-    )
-    gradients = {f"gradient of {name}": one for name, one in zip(leaves, found, strict=True)}
-    return outputs, gradients, upstream
+    made = gradients_of([outputs[name] for name in able], [*leaves.values()], [*upstream.values()])
+    found |= {f"gradient of {name}": one for name, one in zip(leaves, made, strict=True)}
+    return found, upstream
 
 
-def _upstream(output: Tensor, case: _Case, reduced: tuple[int, ...]) -> Tensor:
+def _upstream(output: Tensor, case: Case, options: Mapping[str, Any]) -> Tensor:
     generator = torch.Generator(output.device).manual_seed(case.seed + 2)
     shape = list(output.shape)
     if case.expanded:
-        shape = [size if dim in reduced else 1 for dim, size in enumerate(shape)]
+        shape = [size if dim in options["dim"] else 1 for dim, size in enumerate(shape)]
     values = torch.randn(shape, device=output.device, generator=generator)
     return values.to(output.dtype).expand(output.shape)
+
+
+def truth(
+    op: RowOp | SingleProduct,
+    case: Case,
+    options: Mapping[str, Any],
+    found: Mapping[str, Tensor],
+    upstream: Mapping[str, Tensor],
+    of_upstream: Mapping[str, Tensor] | None = None,
+) -> dict[str, Expected]:
+    """What outputs and gradients should be, by name.
+
+    Args:
+        op: The declaration.
+        case: The call. A generator among the options takes the place of that of its seed.
+        options: The options of the call.
+        found: What the call gave, of which the saved streams are read.
+        upstream: The gradients of outputs that arrive.
+        of_upstream: The error of each, if they are results themselves.
+    """
+    (chain,), given = _chains(op), {**case.given}
+    factors = [given.pop(name) for name in _inputs(op)]
+    device = factors[0].device
+    generator = torch.Generator(device).manual_seed(case.seed)
+    where = device.type, device.index or 0
+    drawn = draw(*where, generator, op.dropouts) if op.dropouts else None
+    arguments = {**given, "generator": drawn, **options}
+    streams = {name: found[name] for name in chain.saves}
+    if isinstance(op, RowOp):
+        return expected(op.bind(factors[0], arguments), streams, upstream)
+    first, second = factors
+    operand = op.that_adds(second, given).has_added
+    added = None if operand is None else given[operand].detach()
+    value, spread = expected_product(op.product, first, second, added)
+    if added is not None and op.has_added is not None:  # else the STORE as declared adds it
+        value = value + added.double()
+    bound = chain.bind(value.to(first.dtype), arguments)._replace(x=value)
+    results = expected(bound, streams, upstream, spread, of_upstream)
+    of_z = results.pop("gradient of x", None)
+    if of_z is not None:
+        made = gradients_of_factors(op.product, first, second, of_z)
+        results |= {f"gradient of {k}": one for k, one in zip(op.inputs, made, strict=True)}
+    return results
+
+
+def _changed(
+    name: str, found: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> Iterator[Compared]:
+    """What has other bits than before."""
+    for key, one in before.items():
+        if not same_bits(one, found[key]):
+            yield Compared(name, f"{key}, run again", one.numel(), None, 0.0, 0.0, math.inf)
+
+
+def _inputs(op: RowOp | SingleProduct | MLP) -> tuple[str, ...]:
+    """The tensors that a call gives by position."""
+    return ("x",) if isinstance(op, RowOp) else op.inputs
+
+
+def _chains(op: RowOp | SingleProduct | MLP) -> tuple[RowOp, ...]:
+    """The row ops whose functors a call runs; the last one gives the outputs."""
+    return (op,) if isinstance(op, RowOp) else op.epilogues

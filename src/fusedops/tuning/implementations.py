@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,7 +20,8 @@ from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, choose, why_never
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
-from fusedops.testing import Compared, force_launch, last_schedule
+from fusedops.testing import force_launch, last_schedule
+from fusedops.testing.comparison import Comparison
 from fusedops.tuning import clock
 from fusedops.tuning.inputs import filled
 from fusedops.tuning.search import GAIN, Outcome, Tried
@@ -35,13 +36,6 @@ CHECKED, CHECKED_ROWS = 1 << 23, 512
 def elements_to_check(bound: Bound) -> int:
     """The most elements that the product has in the call that is checked."""
     return max(CHECKED, CHECKED_ROWS * bound.columns)
-
-
-class Comparison(Protocol):
-    """A call and what its results should be."""
-
-    def again(self) -> list[Compared]:
-        """Run the call once more, and compare it with what it should be."""
 
 
 class ImplementationProblem(abc.ABC):

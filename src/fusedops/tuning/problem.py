@@ -21,7 +21,7 @@ from fusedops.run import forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.testing import force_launch
-from fusedops.testing.comparison import Comparison
+from fusedops.testing.comparison import compare_call
 from fusedops.tuning import clock
 from fusedops.tuning.candidates import Kernel
 from fusedops.tuning.inputs import fewer_rows, filled
@@ -102,7 +102,7 @@ class Problem:
         self._draws = bool(bound.dropout_slots)
         x, operands = fewer_rows(bound, CHECKED)
         given = filled({"x": x, **operands}, bound.columns, device)
-        self._comparison = Comparison(op, given.pop("x"), **given, **self._options)
+        self._comparison = compare_call(op, given.pop("x"), **given, **self._options)
         free, _ = torch.cuda.mem_get_info(device)
         most = min(TIMED_BYTES, int(free * TIMED_SHARE))
         self._shapes = fewer_rows(bound, most // bound.x.element_size())

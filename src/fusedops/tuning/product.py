@@ -16,7 +16,7 @@ from fusedops.generate.target import Target
 from fusedops.product.choice import Choice, able, features_of
 from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import PRODUCT_KERNELS
-from fusedops.testing.products import ProductComparison
+from fusedops.testing.comparison import compare_forward
 from fusedops.tuning import clock
 from fusedops.tuning.implementations import ImplementationProblem, elements_to_check
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor
@@ -68,7 +68,8 @@ class ProductProblem(ImplementationProblem):
         fewer = {"x": fewer_rows_of_factor(x, z, 1), "w": fewer_rows_of_factor(w, z, 2)}
         given = self._filled({**fewer, **operands})
         pair = given.pop("x"), op.turned(given.pop("w"))
-        self._comparison = ProductComparison(self._compared, pair, given, options, self._run)
+        given |= dict(zip(op.inputs, pair, strict=True))
+        self._comparison = compare_forward(self._compared, given, options, self._run)
         whole = {"x": x, "w": w, **bound.operands}
         tensors = [one for one in (*whole.values(), bound.x) if isinstance(one, Tensor)]
         count = clock.sets(sum(one.numel() * one.element_size() for one in tensors))

@@ -17,7 +17,7 @@ from fusedops.product.autograd import W2, between_products, why_kept
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.product_backward import ProductBackward, explained, features_of
-from fusedops.testing.pairs import GradientComparison
+from fusedops.testing.pairs import compare_backward
 from fusedops.tuning import clock
 from fusedops.tuning.implementations import ImplementationProblem, elements_to_check
 from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor, filled
@@ -72,7 +72,7 @@ class GradientProblem(ImplementationProblem):
         z, operands = fewer_rows(bound, elements_to_check(bound))
         fewer = {"x": fewer_rows_of_factor(dy, z, 1), "w": w}
         call = self._call(fewer, {"x": z, **operands})
-        self._comparison = GradientComparison(
+        self._comparison = compare_backward(
             epilogue, self._between, self._others, *call, [W2, *self._wanted]
         )
         whole = {"x": bound.x, **bound.operands}
