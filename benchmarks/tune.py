@@ -29,7 +29,8 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.schedule import lookup
 from fusedops.schedule.tuning_file import KINDS, text_of
-from fusedops.tuning import rows, tuner
+from fusedops.tuning import tuner
+from fusedops.tuning.problem import of_pass
 from fusedops.tuning.search import Tried
 
 
@@ -50,7 +51,7 @@ def content_of(target: Target, file: Path) -> dict[str, Any]:
         return found
     older = lookup.FOLDER / lookup.builtin(target.arch).where
     kinds = json.loads(older.read_text(encoding="utf-8"))
-    made = rows.empty(target.arch, target.gpu)
+    made = tuner.empty(target.arch, target.gpu)
     for row in (row for kind in KINDS for row in kinds[kind]):
         if size := row["set"].get("prefetch_bytes"):  # in proportion to the L2 cache, as in lookups
             row["set"]["prefetch_bytes"] = size * target.gpu.l2_bytes // kinds["device"]["l2_bytes"]
@@ -67,7 +68,7 @@ def tuned(point: Point, device: torch.device, console: Console) -> tuner.Tuned:
             progress.update(task, description=f"{point.case}: {tried.step}")
 
         case = f"{point.op} {point.dtype} {point.columns}"
-        return tuner.tune(PLAIN[point.op].op, call(point), point.direction, device, {}, done, case)
+        return tuner.tune(of_pass(call(point), point.direction, device, {}), done, case)
 
 
 def main(

@@ -10,6 +10,7 @@ import torch
 from cases import raises, randn, same_bits
 from test_linear_fused import HOPPER, STORES, chosen, gelu, needs_hopper
 from test_tuning import HERE, TARGET
+from test_tuning_mlp import as_if_timed
 from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 import fusedops as fo
 from fusedops.cli import app
+from fusedops.functors import AddedBias
 from fusedops.generate import tuned
 from fusedops.prebuild.recording import Signature
 from fusedops.product import choice as choices
@@ -460,35 +462,16 @@ def test_what_is_not_built(declared, words, part):
     assert part in said(outcome)
 
 
-LIKE = fo.Linear(store=[fo.Bias("b"), fo.Residual("r")])
+#: What runs a call of a layer with a bias, of which it has the row.
+LIKE = fo.Linear(store=[AddedBias("b"), fo.Residual("r")])
 
 
 class TestTuned:
     @pytest.fixture
     def gpu(self, monkeypatch):
         """A GPU on which times are as given, by implementation; nothing runs on it."""
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-        monkeypatch.setattr(tuner.Target, "of", classmethod(lambda cls, device: TARGET))
         seconds = {"two_kernels": 3e-4, "Together": 2e-4, "InTurns": 2.5e-4}
-
-        class Fake(product.ProductProblem):
-            def __init__(self, op, bound, factors, device, options, keeps):
-                arguments = {**bound.operands, **options}
-                found = choices.features_of(op.epilogue, *factors.values(), arguments, TARGET)
-                self.name, (self.features, self._target) = op.name, found
-                self.checked = []
-
-            def check(self, config):
-                self.checked.append(config)
-                assert seconds[config.implementation] != "wrong"
-
-            def seconds(self, config):
-                assert config in self.checked, "timed before it was checked"
-                return seconds[config.implementation]
-
-        monkeypatch.setattr(tuner, "ProductProblem", Fake)
+        as_if_timed(monkeypatch, lambda problem, config: seconds[config.implementation])
         return seconds
 
     def tune(self, *words, op="of_layers:HEAVY", rows=ROWS):
@@ -518,7 +501,7 @@ class TestTuned:
         assert chosen(LIKE, 2 * FEW, 256, 8, TARGET, **more)[0] is None
         assert chosen(LIKE, FEW, 256, 8, TARGET, torch.bfloat16, **operands)[0] is None
         assert chosen(LIKE, FEW, 256, 8, HOPPER, **operands)[0] is None
-        other = fo.Linear(store=[fo.Bias("b"), fo.Residual("r", 0.5)])
+        other = fo.Linear(store=[AddedBias("b"), fo.Residual("r", 0.5)])
         assert chosen(other, FEW, 256, 8, TARGET, **operands)[0] is None
         assert "nothing is faster" in said(self.tune("--operand", f"r=T:{FEW},256", rows=FEW))
         # A graph may hold it then, and a kernel is not looked for where it cannot be chosen.
@@ -547,7 +530,7 @@ class TestTuned:
         outcome = self.tune("--operand", "s=2.0", op="of_layers:LIGHT")
         assert "implementation Together -> two_kernels" in said(outcome)
         lookup.forget()
-        light = fo.Linear(store=[fo.Bias("b"), fo.Scale("s")])
+        light = fo.Linear(store=[AddedBias("b"), fo.Scale("s")])
         name, why = chosen(light, ROWS, 256, 8, TARGET, b=(256,), s=2.0)
         assert name is None
         assert "not faster (tuned on this device" in why
@@ -577,11 +560,11 @@ class TestTuned:
         operands |= {"p": 0.1} if "p" in op.slots else {}
         device = torch.device("cuda", torch.cuda.current_device())
         bound = choices.bind_store(op.epilogue, *factors.values(), operands)
-        problem = product.ProductProblem(op, bound, factors, device, {})
+        problem = product.of_product(op, bound, factors, device, {})
         for implementation in IMPLEMENTATIONS:
             problem.check(ProductConfig(implementation))
             assert 0 < problem.seconds(ProductConfig(implementation)) < 1e-2
-        found = tuner.tune_product(op, bound, factors, device, {})
+        found = tuner.tune(problem)
         assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
         assert all(one.seconds for one in found.outcome.tried)
 

@@ -22,7 +22,7 @@ from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
-from fusedops.tuning.product import ProductProblem
+from fusedops.tuning.product import of_product
 
 SEED, OFFSET, P = 5, 64, 0.3
 STORES = {
@@ -456,7 +456,7 @@ def test_every_implementation_is_checked_and_timed(shape):
     bound = choices.bind_store(op.epilogue, x, other.mT, given)
     device = torch.device("cuda", torch.cuda.current_device())
     factors = {"x": x, "w": other.mT}
-    problem = ProductProblem(op, bound, factors, device, {})
+    problem = of_product(op, bound, factors, device, {})
     for implementation in IMPLEMENTATIONS:
         problem.check(ProductConfig(implementation))
         assert 0 < problem.seconds(ProductConfig(implementation)) < 1e-2

@@ -25,9 +25,8 @@ from fusedops.jit.store import shared_store
 from fusedops.schedule import lookup
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.tuning_file import text_of
-from fusedops.tuning import rows, tuner
-from fusedops.tuning.inputs import fewer_rows, filled
-from fusedops.tuning.problem import Problem, kernel_of
+from fusedops.tuning import problem, tuner
+from fusedops.tuning.problem import fewer_rows, filled, kernel_of, of_pass
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def result(bound, kind, config, percent=(80.0, 90.0)):
 
 
 def kept(*results):
-    content = rows.empty("sm_90", HERE)
+    content = tuner.empty("sm_90", HERE)
     for one in results:
         content = tuner.put(content, one, {"device": HERE.name})
     return tuned.keep(content)
@@ -113,7 +112,7 @@ class TestTunedFiles:
     def test_later_results_are_added_or_replace(self, cache):
         first, second = CALLS["attention"], CALLS["norm"]
         one = result(first, "forward", other_config(first, "forward"))
-        content = tuner.put(rows.empty("sm_90", HERE), one, {})
+        content = tuner.put(tuner.empty("sm_90", HERE), one, {})
         content = tuner.put(content, result(second, "forward", other_config(second, "forward")), {})
         assert len(content["forward"]) == 2
         again = result(first, "forward", other_config(first, "forward")._replace(rows_per_block=2))
@@ -158,7 +157,7 @@ class TestTunedFiles:
     def test_nothing_faster_is_nothing_kept(self, cache):
         kernel = kernel_of(CALLS["norm"], "forward", TARGET)
         same = result(CALLS["norm"], "forward", kernel.schedule.launch)
-        empty = rows.empty("sm_90", HERE)
+        empty = tuner.empty("sm_90", HERE)
         assert tuner.put(empty, same, {}) == empty
 
     def test_the_cache_lists_it(self, cache):
@@ -200,7 +199,7 @@ def published(text):
 
 
 def right_text(**changes):
-    return text_of({**rows.empty("sm_90", HERE), **changes}).encode()
+    return text_of({**tuner.empty("sm_90", HERE), **changes}).encode()
 
 
 UNUSABLE = {
@@ -239,10 +238,12 @@ def test_a_file_that_cannot_be_used_is_told_once(cache, spoil):
 def test_rows_go_through_a_file():
     for bound, kind in itertools.product(CALLS.values(), KINDS):
         kernel = kernel_of(bound, kind, TARGET)
-        row = rows.row(kernel.features, kernel.schedule.launch, {"case": 91.234}, {"driver": "1"})
+        row = tuner.row_of(
+            kernel.features, kernel.schedule.launch, {"case": 91.234}, {"driver": "1"}
+        )
         assert row["percent"] == {"case": 91.2}
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["measured"]["date"])
-        content = rows.put(rows.empty("sm_90", HERE), kind, row)
+        content = tuner.with_row(tuner.empty("sm_90", HERE), kind, row)
         assert json.loads(text_of(content)) == content
 
 
@@ -272,14 +273,14 @@ class TestCommand:
         monkeypatch.setattr(tuner.Target, "of", classmethod(lambda cls, device: TARGET))
 
         class Fast(Fake):
-            def __init__(self, op, bound, kind, device, options):
+            def __init__(self, bound, kind, device, options):
                 super().__init__(lambda config: 1e-5 if config.min_threads_per_sm != 1280 else 8e-6)
-                self.kernel = kernel_of(bound, kind, TARGET)
+                self.kernel, self.case = kernel_of(bound, kind, TARGET), kind
 
             def percent(self, seconds):
                 return 7e-4 / seconds
 
-        monkeypatch.setattr(tuner, "Problem", Fast)
+        monkeypatch.setattr(problem, "of_pass", Fast)
 
     def test_what_is_found_is_kept_and_used(self, cache, gpu):
         outcome = invoke(*SHAPE, *OPERANDS)
@@ -376,8 +377,7 @@ def test_on_a_gpu(cache, which, kind):
     device = torch.device("cuda", torch.cuda.current_device())
     bound = CALLS[which]
     op = bound.op
-    options = {}
-    found = Problem(op, bound, kind, device, options)
+    found = of_pass(bound, kind, device, {})
     kernel = found.kernel
     before = kernel.schedule.launch
     own = kernel.distinct(before)
@@ -423,7 +423,7 @@ def test_no_row_makes_a_kernel_that_cannot_be(cache, bound, kind):
     odd = {"rows_per_block": 7, "prefetch": "across_rows", "prefetch_distance": 3}
     many = {"min_threads_per_sm": 10**6, "persistent_threads_per_sm": 10**6, "persistent": True}
     rule = {"when": {}, "set": {**odd, **many, "smem_staged": True, "relay_handshake": True}}
-    tuned.keep({**rows.empty("sm_90", HERE), kind: [rule]})
+    tuned.keep({**tuner.empty("sm_90", HERE), kind: [rule]})
     forget()
     schedule = kernel_of(bound, kind, TARGET).schedule
     launch, features = schedule.launch, schedule.features

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tuning: what is tried, what is chosen, and that it is checked before it is timed."""
 
+import contextlib
 import functools
 import itertools
 import types
@@ -21,10 +22,8 @@ from fusedops.schedule import override
 from fusedops.schedule.architectures import GPUS
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.tuning import problem as problems
-from fusedops.tuning.candidates import steps
-from fusedops.tuning.inputs import fewer_rows, filled
-from fusedops.tuning.problem import Problem, kernel_of
-from fusedops.tuning.search import search
+from fusedops.tuning.problem import fewer_rows, filled, kernel_of, of_pass
+from fusedops.tuning.search import search, steps
 
 HERE = GPUS["sm_90"]._replace(name="NVIDIA Test GPU")
 TARGET = Target("sm_90", HERE)
@@ -256,7 +255,10 @@ def on_cpu_as_if(monkeypatch):
         timed.append((override.current(), results))
         return 1e-6
 
-    monkeypatch.setattr(Problem, "_clock", property(lambda self: clock))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(problems.clock, "side_stream", lambda: None)
+    for name in ("graph_seconds", "queue_seconds"):
+        monkeypatch.setattr(problems.clock, name, clock)
     return timed
 
 
@@ -276,7 +278,7 @@ def test_a_problem_runs_and_checks_its_call(on_cpu_as_if, op, kind):
         "beta": tensor(columns, dtype=torch.float32),
     }
     bound = bind(op, x, {name: values[name] for name in op.slots}, {})
-    found = Problem(op, bound, kind, torch.device("cpu"), {})
+    found = of_pass(bound, kind, torch.device("cpu"), {})
     config = found.kernel.schedule.launch
     found.check(config)
     assert found.seconds(config) == 1e-6
@@ -290,8 +292,8 @@ def test_a_problem_runs_and_checks_its_call(on_cpu_as_if, op, kind):
 
 def test_a_problem_sees_what_is_wrong(on_cpu_as_if, monkeypatch):
     bound = bind(fo.Softmax(), tensor(4, 64, dtype=torch.float32), {}, {})
-    found = Problem(bound.op, bound, "forward", torch.device("cpu"), {})
-    comparison = found._comparison
+    found = of_pass(bound, "forward", torch.device("cpu"), {})
+    comparison = found.comparison
     honest = comparison.run
 
     def off(name, change):

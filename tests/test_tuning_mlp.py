@@ -25,10 +25,8 @@ from fusedops.product.single import SingleProduct
 from fusedops.schedule import lookup, override
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import last_schedule
-from fusedops.tuning import clock, implementations, mlp, product, recorded, tuner
-from fusedops.tuning import product_backward as gradients
-from fusedops.tuning.product import ProductProblem
-from fusedops.tuning.product_backward import GradientProblem
+from fusedops.tuning import clock, parts, product, tuner
+from fusedops.tuning.problem import Problem
 from fusedops.tuning.search import Outcome
 
 HALF = torch.float16
@@ -76,25 +74,38 @@ def case(op, device="meta", rows=(3, 40), k=24, h=40, n=16, dtype=HALF):
     return factors, {name: operands[name] for name in op.slots}
 
 
-def problem_of(part, device):
-    kinds = {tuner.tune_product: ProductProblem, tuner.tune_gradient: GradientProblem}
-    kind = kinds[part.tune.func]
-    return kind(*part.tune.args, device=torch.device(device), **part.tune.keywords)
-
-
 def problems(op, factors, arguments, device):
     """The problem of each part of a call, by its name."""
-    parts = mlp.parts(op, factors, arguments)
-    return {part.name: problem_of(part, device) for part in parts}
+    device = torch.device(device)
+    return {one.name: one.problem(device=device) for one in parts.of_mlp(op, factors, arguments)}
 
 
 def as_if_on_a_gpu(monkeypatch):
     """One kernel may multiply; tensors have no memory, and nothing runs."""
     monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: TARGET))
-    for module in (implementations, gradients):
-        monkeypatch.setattr(module, "filled", lambda values, columns, device: dict(values))
+    monkeypatch.setattr(product, "filled", lambda values, columns, device: dict(values))
     monkeypatch.setattr(product, "compare_forward", lambda *given: None)
-    monkeypatch.setattr(gradients, "compare_backward", lambda *given: None)
+    monkeypatch.setattr(product, "compare_backward", lambda *given: None)
+
+
+def as_if_timed(monkeypatch, seconds):
+    """A GPU on which times are as given, of a problem and a configuration, or "wrong"."""
+    as_if_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    checked = set()
+
+    def check(problem, config):
+        checked.add((problem, config))
+        assert seconds(problem, config) != "wrong"
+
+    def timed(problem, config):
+        assert (problem, config) in checked, "timed before it was checked"
+        return seconds(problem, config)
+
+    monkeypatch.setattr(Problem, "check", check)
+    monkeypatch.setattr(Problem, "seconds", timed)
 
 
 @pytest.fixture
@@ -130,7 +141,7 @@ def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypat
     factors, operands = case(op)
     found = problems(op, factors, {**operands, "training": training}, "cuda")
     assert [*found] == EVERY
-    assert [one.features for one in found.values()] == asked
+    assert [one.kernel.features for one in found.values()] == asked
     first, _, keeping, gradient = asked
     assert keeping.writes == first.writes + 1
     assert "Save(name='z'" in keeping.store
@@ -156,17 +167,15 @@ def test_a_row_is_written_for_what_a_recorded_call_asked(block, asked, calls, mo
     op(*(one.requires_grad_() for one in factors), **operands).sum().backward()
     lines = words.recorded([calls], [])
     as_if_on_a_gpu(monkeypatch)
-    found = [problem_of(part, "cuda") for part in recorded.parts(lines)]
-    assert [one.features for one in found] == asked
-    keeping, gradient = found
-    assert keeping.op == op.layers[0].that_adds(factors[1], operands), (
+    keeping, gradient = parts.of_recorded(lines)
+    found = [one.problem(device=torch.device("cuda")) for one in (keeping, gradient)]
+    assert [one.kernel.features for one in found] == asked
+    assert keeping.problem.args[0] == op.layers[0].that_adds(factors[1], operands), (
         "two kernels are those of a call that keeps it"
     )
-    assert gradient.name == "MLP"
-    assert [len(recorded.parts(lines, **{kind: False})) for kind in ("forward", "backward")] == [
-        1,
-        1,
-    ]
+    assert found[1].name == "MLP"
+    for kind in ("forward", "backward"):
+        assert len(parts.of_recorded(lines, **{kind: False})) == 1
 
 
 def test_a_recorded_call_without_a_gradient(asked, calls, monkeypatch):
@@ -174,17 +183,15 @@ def test_a_recorded_call_without_a_gradient(asked, calls, monkeypatch):
     given = [randn(4, *size, dtype=HALF) for size in ((1152, 64), (64, 1152))]
     op(*given, s=0.5, training=False)
     as_if_on_a_gpu(monkeypatch)
-    (part,) = recorded.parts(words.recorded([calls], []))
-    problem = problem_of(part, "cuda")
-    assert [problem.features] == asked
-    assert problem.op == op
+    (part,) = parts.of_recorded(words.recorded([calls], []))
+    assert [part.problem(device=torch.device("cuda")).kernel.features] == asked
+    assert part.problem.args[0] == op
 
 
 @pytest.fixture
 def on_cpu_as_if(monkeypatch):
     """Calls run on the CPU, which has two kernels alone, as if it were a GPU; what was timed."""
-    for module in (implementations, product, gradients):
-        monkeypatch.setattr(module, "Target", types.SimpleNamespace(of=lambda device: TARGET))
+    monkeypatch.setattr(product, "Target", types.SimpleNamespace(of=lambda device: TARGET))
     monkeypatch.setattr(clock, "sets", lambda size: 2)
     timed = []
 
@@ -221,7 +228,7 @@ def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
     op = BLOCKS["gate"]
     factors, operands = case(op)
     problem = problems(op, factors, operands, "cpu")[GRADIENT]
-    comparison = problem._comparison
+    comparison = problem.comparison
     honest = comparison.run
     names = [*honest()]
     assert names == [f"gradient of {name}" for name in ("w2", "g", "s", "z")]
@@ -240,14 +247,15 @@ def test_a_gradient_that_is_wrong_is_seen(on_cpu_as_if):
 
 @pytest.mark.thorough
 def test_what_is_checked_has_fewer_rows(on_cpu_as_if, monkeypatch):
-    monkeypatch.setattr(implementations, "CHECKED", 1)
+    monkeypatch.setattr(product, "CHECKED", 1)
     op = BLOCKS["gate"]
     factors, operands = case(op, rows=(4, 1000))
     problem = problems(op, factors, operands, "cpu")[GRADIENT]
-    shapes = {name: one.shape for name, one in problem._comparison.run().items()}
+    shapes = {name: one.shape for name, one in problem.comparison.run().items()}
     assert shapes["gradient of z"] == shapes["gradient of g"] == (2, 250, 40)
     assert shapes["gradient of w2"] == (16, 40)
-    assert problem._sets[0][0].shape == (4, 1000, 16)
+    dy = problem.calls()[0].args[3]
+    assert dy.shape == (4, 1000, 16)
     problem.check(TWO)
 
 
@@ -265,10 +273,10 @@ def test_gradients_that_have_nothing_to_tune(hidden, dtype, part, monkeypatch):
     as_if_on_a_gpu(monkeypatch)
     op = fo.MLP(hidden=hidden)
     factors, operands = case(op, dtype=dtype)
-    gradient = mlp.parts(op, factors, operands, forward=False)[-1]
+    gradient = parts.of_mlp(op, factors, operands, forward=False)[-1]
     assert gradient.name == GRADIENT
     with raises(fo.UnsupportedError, "MLP: there is nothing to tune", part, "--no-backward"):
-        gradient.tune(device=torch.device("cuda"))
+        gradient.problem(device=torch.device("cuda"))
 
 
 def test_what_has_no_derivative_has_no_gradient_to_tune(monkeypatch):
@@ -276,18 +284,18 @@ def test_what_has_no_derivative_has_no_gradient_to_tune(monkeypatch):
     squared = fo.cpp_functor("squared", forward="v * v")
     op = fo.MLP(hidden=[fo.Bias("b1"), squared()])
     factors, operands = case(op)
-    (gradient,) = mlp.parts(op, factors, operands, forward=False)
+    (gradient,) = parts.of_mlp(op, factors, operands, forward=False)
     with raises(fo.UnsupportedError, "MLP: squared() has no derivative"):
-        gradient.tune(device=torch.device("cuda"))
+        gradient.problem(device=torch.device("cuda"))
 
 
 def test_another_architecture_has_no_question(monkeypatch):
     as_if_on_a_gpu(monkeypatch)
     monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: Target.named("sm_100")))
     factors, operands = case(BLOCKS["gelu"])
-    for part in mlp.parts(BLOCKS["gelu"], factors, operands):
+    for part in parts.of_mlp(BLOCKS["gelu"], factors, operands):
         with raises(fo.UnsupportedError, "nothing to tune", "needs sm_90, and this is sm_100"):
-            part.tune(device=torch.device("cuda"))
+            part.problem(device=torch.device("cuda"))
 
 
 #: The words of a call, and those of the operands that an op may have.
@@ -319,29 +327,16 @@ class TestCommand:
     @pytest.fixture
     def gpu(self, monkeypatch):
         """A GPU on which times are as given, by implementation, of layers and of gradients."""
-        as_if_on_a_gpu(monkeypatch)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
         times = {
             "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4},
             "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4},
         }
 
         def of(problem, config):
-            problem.checked = [*getattr(problem, "checked", []), config]
-            is_gradient = problem.features.store.startswith("gradient of ")
+            is_gradient = problem.kernel.features.store.startswith("gradient of ")
             return times["gradient" if is_gradient else "layer"][config]
 
-        def check(problem, config):
-            assert of(problem, config) != "wrong"
-
-        def seconds(problem, config):
-            assert config in problem.checked, "timed before it was checked"
-            return of(problem, config)
-
-        monkeypatch.setattr(implementations.ImplementationProblem, "check", check)
-        monkeypatch.setattr(implementations.ImplementationProblem, "seconds", seconds)
+        as_if_timed(monkeypatch, of)
         return times
 
     def tune(self, *further, op="BLOCK", operands=(*OPERANDS,), factors=(*FACTORS,), dtype=HALF):
@@ -517,8 +512,8 @@ class TestOnAGpu:
         op = BLOCKS["gelu"]
         factors, operands = case(op, **SIZES)
         device = torch.device("cuda", torch.cuda.current_device())
-        for part in mlp.parts(op, factors, operands):
-            found = part.tune(device=device)
+        for problem in problems(op, factors, operands, device).values():
+            found = tuner.tune(problem)
             assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
             assert all(one.seconds for one in found.outcome.tried)
 
@@ -529,12 +524,10 @@ class TestOnAGpu:
         op = fo.MLP(*BLOCKS["dropout"].chains.values())
         device = torch.device("cuda", torch.cuda.current_device())
         problem = problems(op, *case(op, **SIZES), device)[GRADIENT]
-        assert (
-            implementations.choose(problem.features, "sm_90", Target.of(device).gpu).tiling
-            is not None
-        )
+        features = problem.kernel.features
+        assert choices.choose(features, "sm_90", Target.of(device).gpu).tiling is not None
         outcome = Outcome(TOGETHER, ProductConfig(implementation), 2.0, 1.0, ())
-        assert tuner.keep([tuner.Tuned("", "product", problem.features, outcome)], device)
+        assert tuner.keep([tuner.Tuned("", "product", features, outcome)], device)
         factors, operands = case(op, "cuda", **SIZES)
         leaves = [one.requires_grad_() for one in factors]
 

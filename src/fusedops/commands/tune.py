@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fusedops.tuning.tuner import Part, Tuned
+    from fusedops.tuning.parts import Part
+    from fusedops.tuning.tuner import Tuned
 
 __all__ = ["tune"]
 
@@ -153,13 +154,13 @@ def _recorded(
             there is nothing to tune.
     """
     from fusedops.commands import words
-    from fusedops.tuning import recorded
+    from fusedops.tuning.parts import of_recorded
 
     for module in modules:
         words.import_here(module)
     forward, backward = "forward" in kinds, "backward" in kinds
     signatures = words.recorded(calls, [])
-    parts = recorded.parts(signatures, training=training, forward=forward, backward=backward)
+    parts = of_recorded(signatures, training=training, forward=forward, backward=backward)
     if parts:
         return parts
     if any(one.factors for one in signatures):
@@ -190,12 +191,12 @@ def _parts(
     from fusedops.commands import words
     from fusedops.product import MLP
     from fusedops.product.single import SingleProduct
-    from fusedops.tuning import mlp, tuner
+    from fusedops.tuning import parts, problem, product
 
     if isinstance(op, MLP):
         factors, arguments = words.pair(op, values, dim, result, training=training)
         forward, backward = "forward" in kinds, "backward" in kinds
-        return mlp.parts(op, factors, arguments, forward=forward, backward=backward)
+        return parts.of_mlp(op, factors, arguments, forward=forward, backward=backward)
     if isinstance(op, SingleProduct):
         of_store, pair, options = words.product(op, values, dim, result, training=training)
         if "forward" not in kinds:
@@ -203,13 +204,13 @@ def _parts(
                 f"there is nothing to tune with --no-forward: of a {op.name} the forward pass "
                 "alone is tuned; leave it away"
             )
-        product = functools.partial(tuner.tune_product, op, of_store, pair, options=options)
-        return [tuner.Part("product", product)]
+        layer = functools.partial(product.of_product, op, of_store, pair, options=options)
+        return [parts.Part("product", layer)]
     bound, options = words.bound(op, values, dim, result, training=training)
     found = []
     for kind in kinds:
-        one = functools.partial(tuner.tune, op, bound, kind, options=options)
-        found.append(tuner.Part(f"{kind} pass", one, any_rows=True))
+        one = functools.partial(problem.of_pass, bound, kind, options=options)
+        found.append(parts.Part(f"{kind} pass", one, any_rows=True))
     return found
 
 
@@ -279,6 +280,7 @@ def _tune(part: Part, device: Any) -> Tuned:
     import torch
 
     from fusedops.terminal import shown
+    from fusedops.tuning.tuner import tune
 
     least = float("inf")
     trials = 0
@@ -290,7 +292,7 @@ def _tune(part: Part, device: Any) -> Tuned:
             step(f"{part.name}: {trials} tried, at best {least * 1e6:.1f} us ({tried.step})")
 
         try:
-            return part.tune(device=device, done=done)
+            return tune(part.problem(device=device), done)
         except AssertionError as error:
             raise ValueError(f"the {part.name} is wrong as it is: {error}") from None
         except torch.OutOfMemoryError:

@@ -1,10 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""One pass of one call on this machine's GPU: what its kernel is, whether it is right, how fast."""
+"""A call that is tuned on this machine's GPU: whether it is right, and how fast it is.
+
+It is checked with fewer rows than it is timed with, since its truth is in float64. No tile and no
+launch configuration depends on the number of rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -19,18 +24,15 @@ from fusedops.generate.target import Target
 from fusedops.row_op import RowOp
 from fusedops.run import forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
-from fusedops.schedule.launch import LaunchConfig
-from fusedops.testing import force_launch
-from fusedops.testing.comparison import compare_call
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
+from fusedops.testing import force_launch, last_schedule
+from fusedops.testing.comparison import Comparison, compare_call
 from fusedops.tuning import clock
-from fusedops.tuning.candidates import Kernel
-from fusedops.tuning.inputs import fewer_rows, filled
+from fusedops.tuning.search import Config, Implementations, Kernel
 
-__all__ = ["PASSES", "Problem", "kernel_of"]
+__all__ = ["Problem", "fewer_rows", "fewer_rows_of_factor", "filled", "kernel_of", "of_pass"]
 
-PASSES = ("forward", "backward")
-
-#: Elements of x in the call that is checked: its truth is in double.
+#: Elements of x in the call that is checked.
 CHECKED = 1 << 23
 
 #: Bytes of x in the call that is timed at most, and the share of the free memory for it: beside x
@@ -38,13 +40,122 @@ CHECKED = 1 << 23
 TIMED_BYTES = 2 << 30
 TIMED_SHARE = 1 / 24
 
+#: The share of true elements in a tensor of flags: few enough that no row is masked whole.
+FLAGGED = 0.2
+
+
+@dataclasses.dataclass(eq=False)
+class Problem:
+    """A call on a GPU that is checked and timed under configurations, as a `search.Trial`.
+
+    Attributes:
+        name: The op in error messages.
+        case: The call, for people.
+        kernel: What may be configured, and how it is now.
+        comparison: The call with fewer rows, and what its results should be.
+        calls: Makes the call that is timed, one for each set of tensors.
+        draws: Whether the call draws from torch's generator, which no CUDA graph captures.
+        bytes: The bytes that a call must move; 0 for a product, whose ceiling is arithmetic.
+        least_seconds: Gives the seconds of the fastest plain kernel for as many bytes.
+        why: Says why a product is run as it is, under the configuration that is forced.
+    """
+
+    name: str
+    case: str
+    kernel: Kernel | Implementations
+    comparison: Comparison
+    calls: Callable[[], list[clock.Call]]
+    draws: bool
+    bytes: int = 0
+    least_seconds: Callable[[], float] | None = None
+    why: Callable[[], str] | None = None
+
+    def check(self, config: Config) -> None:
+        """Compare the results with those in float64; AssertionError beyond the bound.
+
+        Raises:
+            UnsupportedError: The call is not run by this implementation.
+        """
+        with self._forced(config):
+            out = [one for one in self.comparison.again() if one.share > 1]
+            self._check_ran(config)
+        if out:
+            raise AssertionError(f"{self.name}: {out[0]} under {config}")
+
+    def seconds(self, config: Config) -> float:
+        """Device seconds of one call."""
+        with self._forced(config), torch.no_grad():
+            calls = self.calls()
+            if self.why is not None:
+                calls[0]()
+                self._check_ran(config)
+            return clock.queue_seconds(calls) if self.draws else clock.graph_seconds(calls)
+
+    def percent(self, seconds: float) -> float | None:
+        """A call's speed in percent of the ceiling; None of a product."""
+        return None if self.least_seconds is None else 100 * self.least_seconds() / seconds
+
+    def _forced(self, config: Config) -> contextlib.AbstractContextManager[None]:
+        return force_launch(**{self.kernel.kind: config})  # type: ignore[arg-type]
+
+    def _check_ran(self, config: Config) -> None:
+        if self.why is None or not isinstance(config, ProductConfig):
+            return
+        ran = (last_schedule() or "").partition(",")[0]  # "Together, gradient"
+        if (ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]) != config.implementation:
+            raise UnsupportedError(
+                f"{self.name}: {config.implementation} does not run this call: {self.why()}"
+            )
+
+
+def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]) -> Problem:
+    """A pass of a row op, timed with as many rows as fit on the device.
+
+    Args:
+        bound: The checked call; its tensors may have no memory.
+        kind: The pass, "forward" or "backward", which computes all gradients.
+        device: The GPU.
+        options: The options of the call.
+
+    Raises:
+        UnsupportedError: It has no kernel of its own.
+    """
+    op = cast("RowOp", bound.op)  # sees x as the kernel does: that of a GroupNorm is a LayerNorm
+    columns, draws = bound.columns, bool(bound.dropout_slots)
+    kernel = kernel_of(bound, kind, Target.of(device))
+    own = {k: v for k, v in options.items() if k != "normalized_shape"}
+    own["dim"] = bound.reduced
+    x, operands = fewer_rows(bound, CHECKED)
+    given = filled({"x": x, **operands}, columns, device)
+    comparison = compare_call(op, given.pop("x"), **given, **own)
+    free, _ = torch.cuda.mem_get_info(device)
+    most = min(TIMED_BYTES, int(free * TIMED_SHARE))
+    x, operands = fewer_rows(bound, most // bound.x.element_size())
+    sets = [filled({"x": x, **operands}, columns, device)]
+    moved = _moved(op, kind, sets[0], own)
+    for _ in range(clock.sets(moved) - 1):
+        sets.append(filled({"x": x, **operands}, columns, device))
+    reads = 1 if kind == "forward" else 2
+    size = x.numel() * x.element_size()
+    dtype = str(bound.x.dtype).removeprefix("torch.")
+    return Problem(
+        name=op.declaration,
+        case=f"{op.name} {dtype} {columns}",
+        kernel=kernel,
+        comparison=comparison,
+        calls=functools.partial(_calls, op, kind, sets, own, draws),
+        draws=draws,
+        bytes=moved,
+        least_seconds=lambda: moved / (size * (reads + 1)) * clock.of_bytes(size, reads),
+    )
+
 
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """The kernel of a pass and its schedule.
 
     Args:
         bound: The checked call; its tensors may have no memory.
-        kind: The pass, one of `PASSES`. A backward pass computes all gradients.
+        kind: The pass, "forward" or "backward", which computes all gradients.
         target: What it is built for, a GPU.
 
     Raises:
@@ -81,115 +192,124 @@ def _gradient(bound: Bound) -> Gradient:
     return gradient_of(bound, frozenset({"x", *floating(bound.operands)}), frozenset(op.saves))
 
 
-class Problem:
-    """A pass of a call on a GPU, as a `search.Trial`.
+def _call(op: RowOp, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    operands = {name: value for name, value in given.items() if name != "x"}
+    return op(given["x"], **operands, **options)
 
-    The call is timed with as many rows as fit, and checked with fewer.
 
-    Attributes:
-        kernel: The kernel and its schedule now.
+def _calls(
+    op: RowOp, kind: str, sets: Sequence[dict[str, Any]], options: Mapping[str, Any], draws: bool
+) -> list[clock.Call]:
+    if kind == "forward":
+        return [functools.partial(_call, op, given, options) for given in sets]
+    torch.cuda.synchronize(sets[0]["x"].device)  # the tensors were filled on another stream
+    # The engine runs a backward pass on the stream of its forward pass: that of the capture.
+    on = contextlib.nullcontext() if draws else torch.cuda.stream(clock.side_stream())
+    with on, torch.enable_grad():
+        return [_backward(op, given, options) for given in sets]
+
+
+def _backward(op: RowOp, given: Mapping[str, Any], options: Mapping[str, Any]) -> clock.Call:
+    able = [name for name in floating(given) if name not in op.undifferentiated]
+    leaves = {name: given[name].detach().requires_grad_() for name in able}
+    found = _call(op, {**given, **leaves}, options)
+    result: Any = (found,) if isinstance(found, Tensor) else found
+    outputs = dict(zip(op.outputs, result, strict=True))
+    arriving = [name for name in ("y", *op.saves) if name in op.able]
+    upstream = {name: torch.randn_like(outputs[name]) for name in arriving}
+    return functools.partial(
+        torch.autograd.grad,
+        [outputs[name] for name in upstream],
+        list(leaves.values()),
+        list(upstream.values()),
+        retain_graph=True,
+        allow_unused=True,
+    )
+
+
+def _moved(op: RowOp, kind: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    """The bytes that a call must move: each element that is touched, once."""
+    operands = {name: value for name, value in given.items() if name != "x"}
+    bound = op.bind(given["x"], {**operands, **options})
+    if kind == "forward":
+        with torch.no_grad():
+            return explain(bound).bytes
+    gradient = _gradient(bound)
+    dy, read, _ = described(bound, gradient)
+    tensors = [dy, *(value for value in read.values() if isinstance(value, Tensor))]
+    return sum(one.nbytes for one in (*tensors, *(given[name] for name in floating(given))))
+
+
+def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
+    """X and the operands, cut along row dimensions until x has no more elements than these.
+
+    The outermost dimensions are cut first, to halves, and no dimension to less than two: rows that
+    share operands go on sharing them. No tile and no launch configuration depends on the number of
+    rows.
+
+    Args:
+        bound: A checked call; its tensors may have no memory.
+        elements: The largest number of elements.
     """
+    x = bound.x
+    sizes = list(x.shape)
+    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
+    while x.numel() > elements and any(sizes[dim] > 3 for dim in rows):
+        dim = next(dim for dim in rows if sizes[dim] > 3)
+        sizes[dim] //= 2
+        x = x.narrow(dim, 0, sizes[dim])
 
-    def __init__(
-        self, op: RowOp, bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]
-    ) -> None:
-        # The op that sees x as the kernel does: that of a GroupNorm is a LayerNorm.
-        op = cast("RowOp", bound.op)
-        self.op, self.kind, self.device = op, kind, device
-        self.kernel = kernel_of(bound, kind, Target.of(device))
-        self._options = {k: v for k, v in options.items() if k != "normalized_shape"}
-        self._options["dim"] = bound.reduced
-        self._draws = bool(bound.dropout_slots)
-        x, operands = fewer_rows(bound, CHECKED)
-        given = filled({"x": x, **operands}, bound.columns, device)
-        self._comparison = compare_call(op, given.pop("x"), **given, **self._options)
-        free, _ = torch.cuda.mem_get_info(device)
-        most = min(TIMED_BYTES, int(free * TIMED_SHARE))
-        self._shapes = fewer_rows(bound, most // bound.x.element_size())
-        self._columns = bound.columns
-        first = self._filled()
-        self.bytes = self._moved(first)
-        count = clock.sets(self.bytes)
-        self._sets = [first, *(self._filled() for _ in range(count - 1))]
+    def cut(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        for dim in rows:
+            own = dim - x.dim()
+            if -own <= value.dim() and value.shape[own] == bound.x.shape[dim]:
+                value = value.narrow(own, 0, sizes[dim])
+        return value
 
-    @functools.cached_property
-    def least_seconds(self) -> float:
-        """Seconds of the fastest plain kernel for the bytes that a call must move."""
-        size = self._shapes[0].numel() * self._shapes[0].element_size()
-        reads = 1 if self.kind == "forward" else 2
-        return self.bytes / (size * (reads + 1)) * clock.of_bytes(size, reads)
+    given = {k: v if k in bound.tables else cut(v) for k, v in bound.operands.items()}
+    for key, one in bound.op.tables.items():
+        along = -1 if one.dim is None else one.dim % x.dim()
+        if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
+            given[key] = given[key][:, : sizes[along]]
+    return x, given
 
-    def percent(self, seconds: float) -> float:
-        """A call's speed in percent of the ceiling."""
-        return 100 * self.least_seconds / seconds
 
-    def check(self, config: LaunchConfig) -> None:
-        """Compare outputs and gradients with those in float64; AssertionError beyond the bound."""
-        with self._forced(config):
-            out = [one for one in self._comparison.again() if one.share > 1]
-        if out:
-            raise AssertionError(f"{self.op.declaration}: {out[0]} under {config}")
+def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
+    """A factor of a product that has been cut to fewer rows.
 
-    def seconds(self, config: LaunchConfig) -> float:
-        """Device seconds of one call."""
-        with self._forced(config):
-            return self._clock(self._calls())
+    Args:
+        factor: The factor.
+        z: The product, cut.
+        last: The number of the factor's last dimensions that stay as they are.
+    """
+    for dim in range(-factor.dim(), -last):
+        if factor.shape[dim] > 1:  # else it is shared
+            factor = factor.narrow(dim, 0, z.shape[dim])
+    return factor
 
-    @property
-    def _clock(self) -> Callable[[Sequence[clock.Call]], float]:
-        # A draw from torch's generator cannot be captured in a graph.
-        return clock.queue_seconds if self._draws else clock.graph_seconds
 
-    def _forced(self, config: LaunchConfig) -> contextlib.AbstractContextManager[None]:
-        if self.kind == "forward":
-            return force_launch(forward=config)
-        return force_launch(backward=config)
+def filled(values: Mapping[str, Any], columns: int, device: torch.device) -> dict[str, Any]:
+    """The values on a device: for tensors, random ones of the same shapes, strides and dtypes.
 
-    def _filled(self) -> dict[str, Any]:
-        x, operands = self._shapes
-        return filled({"x": x, **operands}, self._columns, self.device)
+    Floating-point elements are normal, flags are true in one of five, counts reach from half of the
+    columns to all of them.
+    """
+    return {
+        name: _filled(value, columns, device) if isinstance(value, Tensor) else value
+        for name, value in values.items()
+    }
 
-    def _calls(self) -> list[clock.Call]:
-        if self.kind == "forward":
-            return [functools.partial(self._call, dict(given)) for given in self._sets]
-        torch.cuda.synchronize(self.device)  # the tensors were filled on another stream
-        # The engine runs a backward pass on the stream of its forward pass: that of the capture.
-        captured = self._clock is clock.graph_seconds
-        on = torch.cuda.stream(clock.side_stream()) if captured else contextlib.nullcontext()
-        with on, torch.enable_grad():
-            return [self._backward(given) for given in self._sets]
 
-    def _call(self, given: dict[str, Any]) -> object:
-        operands = {name: value for name, value in given.items() if name != "x"}
-        return self.op(given["x"], **operands, **self._options)
-
-    def _backward(self, given: dict[str, Any]) -> clock.Call:
-        able = [name for name in floating(given) if name not in self.op.undifferentiated]
-        leaves = {name: given[name].detach().requires_grad_() for name in able}
-        found = self._call({**given, **leaves})
-        result: Any = (found,) if isinstance(found, Tensor) else found
-        outputs = dict(zip(self.op.outputs, result, strict=True))
-        arriving = [name for name in ("y", *self.op.saves) if name in self.op.able]
-        upstream = {name: torch.randn_like(outputs[name]) for name in arriving}
-        return functools.partial(
-            torch.autograd.grad,
-            [outputs[name] for name in upstream],
-            list(leaves.values()),
-            list(upstream.values()),
-            retain_graph=True,
-            allow_unused=True,
-        )
-
-    def _moved(self, given: dict[str, Any]) -> int:
-        """The bytes that a call must move: each element that is touched, once."""
-        operands = {name: value for name, value in given.items() if name != "x"}
-        bound = self.op.bind(given["x"], {**operands, **self._options})
-        if self.kind == "forward":
-            with torch.no_grad():
-                moved: int = explain(bound).bytes
-                return moved
-        gradient = _gradient(bound)
-        dy, read, _ = described(bound, gradient)
-        tensors = [dy, *(value for value in read.values() if isinstance(value, Tensor))]
-        results = [given[name] for name in floating(given)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, *results))
+def _filled(like: Tensor, columns: int, device: torch.device) -> Tensor:
+    sizes = zip(like.shape, like.stride(), strict=True)
+    end = 1 + sum((size - 1) * step for size, step in sizes) if like.numel() else 0
+    memory = torch.empty(end, dtype=like.dtype, device=device)
+    if like.is_floating_point():
+        memory.normal_()
+    elif like.dtype is torch.bool:
+        memory.bernoulli_(FLAGGED)
+    else:
+        memory.random_(columns // 2, columns + 1)
+    return memory.as_strided(like.shape, like.stride())

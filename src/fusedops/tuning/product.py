@@ -1,31 +1,60 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A product and its STORE, for which the fastest implementation is sought."""
+"""Matrix products that are tuned: is one kernel faster than torch's product and a kernel, or not?
+
+They are timed at their own sizes, on which the choice depends.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.choice import Choice, able, features_of
+from fusedops.product import product_backward
+from fusedops.product.autograd import W2, between_products, why_kept
+from fusedops.product.choice import Choice, able, choose, features_of, why_never
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.product_backward import ProductBackward
 from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import PRODUCT_KERNELS
-from fusedops.testing.comparison import compare_forward
+from fusedops.schedule.features import ProductFeatures
+from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
+from fusedops.testing.comparison import Comparison, compare_forward
+from fusedops.testing.pairs import compare_backward
 from fusedops.tuning import clock
-from fusedops.tuning.implementations import ImplementationProblem, elements_to_check
-from fusedops.tuning.inputs import fewer_rows, fewer_rows_of_factor
+from fusedops.tuning.problem import Problem, fewer_rows, fewer_rows_of_factor, filled
+from fusedops.tuning.search import Implementations
 
-__all__ = ["ProductProblem"]
+__all__ = ["of_gradient", "of_product"]
+
+#: Elements of the product in the call that is checked, since its truth is in float64; and rows that
+#: it has in any case, since a tile wants some.
+CHECKED, CHECKED_ROWS = 1 << 23, 512
+
+#: What dropouts of a backward pass start from: they are drawn again, not anew.
+DRAWN = (5, 64)
+
+#: The gradient of y among the tensors of a backward call; no operand has this name.
+DY = "gradient of y"
 
 
-class ProductProblem(ImplementationProblem):
-    """A call of a `Linear` or a `Matmul` on a GPU that wants no gradient, or keeps the product.
+def of_product(
+    op: SingleProduct,
+    bound: Bound,
+    factors: Mapping[str, Tensor],
+    device: torch.device,
+    options: Mapping[str, Any],
+    *,
+    keeps: bool = False,
+) -> Problem:
+    """A call of a `Linear` or a `Matmul` that wants no gradient, or keeps the product for one.
 
     Args:
         op: The declaration.
@@ -34,67 +63,172 @@ class ProductProblem(ImplementationProblem):
         device: The GPU.
         options: The options of the call.
         keeps: Whether the product is kept for a gradient that reads it.
-    """
 
-    cure: ClassVar[str] = (
+    Raises:
+        UnsupportedError: One kernel never runs such a call.
+    """
+    x, w = factors["x"], factors["w"]
+    arguments = {**bound.operands, **options}
+    op = op.that_adds(op.turned(w), arguments)
+    compared = op.that_keeps() if keeps else op
+    call: Any = functools.partial(_keeping, op) if keeps else op
+    target = Target.of(device)
+    if not able(op.epilogue):
+        found: Any = Choice(None, "its functors make 8 bits")
+    elif op.alone(x, arguments):
+        found = Choice(None, "torch's product alone runs it")
+    else:
+        found = features_of(compared.epilogue, x, w, arguments, target)
+    cure = (
         "one kernel is for functors after a product of float16 or bfloat16 on an "
         f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
+    setting = _Product(op.name, found if isinstance(found, Choice) else found[0], device, cure)
+
+    def named(given: Mapping[str, Any]) -> dict[str, Any]:
+        """Factors and operands, as the op names and takes them."""
+        own = {key: one for key, one in given.items() if key not in ("x", "w")}
+        return {**dict(zip(op.inputs, (given["x"], op.turned(given["w"])), strict=True)), **own}
+
+    z, operands = setting.checked(bound)
+    fewer = {"x": fewer_rows_of_factor(x, z, 1), "w": fewer_rows_of_factor(w, z, 2), **operands}
+    comparison = compare_forward(compared, named(setting.filled(fewer)), options, call)
+    sets = [named(one) for one in setting.sets({"x": x, "w": w, **bound.operands}, bound.x)]
+
+    def split(given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        own = {**given, **options}
+        return [own.pop(key) for key in op.inputs], own
+
+    def calls() -> list[clock.Call]:
+        every = [split(given) for given in sets]
+        return [functools.partial(call, *pair, **own) for pair, own in every]
+
+    def why() -> str:
+        (first, second), own = split(sets[0])
+        return compared.choice(first, second, own).why
+
+    return setting.problem(comparison, calls, why, draws=bool(bound.dropout_slots))
+
+
+def of_gradient(
+    epilogue: Epilogue,
+    bound: Bound,
+    factors: Mapping[str, Tensor],
+    wanted: Collection[str],
+    device: torch.device,
+    options: Mapping[str, Any],
+) -> Problem:
+    """The gradient of what stands between the products of an `MLP`.
+
+    The gradient of w2 is checked, since it is made of the hidden tensor, and not timed: it is one
+    product more, whatever runs the rest.
+
+    Args:
+        epilogue: What makes the hidden tensor of the first product, z.
+        bound: Its checked call on z; its tensors may have no memory.
+        factors: The gradient of y as "x", of shape (..., N), and w2 as "w", of shape (N, H).
+        wanted: The operands whose gradients are wanted.
+        device: The GPU.
+        options: The options of the call.
+
+    Raises:
+        UnsupportedError: One kernel never runs such a call.
+    """
+    dy, w = factors["x"], factors["w"]
+    arguments = {**bound.operands, **options}
+    names = sorted({"x", *wanted})
+    epilogue.check_differentiable()
+    if kept := why_kept(epilogue, tuple(names), bound.operands, bound.x.numel()):
+        found: ProductFeatures | Choice = Choice(None, kept)
+    else:
+        found = product_backward.features_of(epilogue, dy, w, arguments, Target.of(device))
+    setting = _Product(epilogue.name, found, device, "tune the layers alone, with --no-backward")
+    others = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
+    if bound.dropout_slots:
+        others["generator"] = DRAWN
+    backward = ProductBackward(epilogue, frozenset(wanted))
+    between = functools.partial(between_products, epilogue, lambda _: backward, others)
+
+    def split(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The gradient of y, w2, and z and what else the hidden tensor is made of."""
+        tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
+        return tensors.pop(DY), tensors.pop("w"), tensors
+
+    z, operands = setting.checked(bound)
+    fewer = {DY: fewer_rows_of_factor(dy, z, 1), "w": w, "x": z, **operands}
+    call = split(setting.filled(fewer))
+    comparison = compare_backward(epilogue, between, others, *call, [W2, *names])
+    like = {DY: dy, "w": w, "x": bound.x, **bound.operands}
+    sets = [split(one) for one in setting.sets(like, bound.x, bound.x)]  # it writes dz and h
+
+    def calls() -> list[clock.Call]:
+        return [functools.partial(between, *one, names) for one in sets]
+
+    def why() -> str:
+        if not backward.able:
+            return "one kernel for both could not be had, as a warning said"
+        dy, w, tensors = sets[0]
+        own = {**{k: v for k, v in tensors.items() if k != "x"}, **others}
+        of = frozenset(names) - {"x"}
+        return product_backward.explained(epilogue, of, dy, w, tensors["x"], own).why
+
+    return setting.problem(comparison, calls, why, draws=False)
+
+
+class _Product:
+    """What both kinds of calls have in common: features, random tensors, the search among two.
+
+    Args:
+        name: The name of the op in error messages.
+        found: The features of the call, or why one kernel never runs such a one.
+        device: The GPU.
+        cure: What to leave out or to give in place of a call that has nothing to tune.
+    """
 
     def __init__(
-        self,
-        op: SingleProduct,
-        bound: Bound,
-        factors: Mapping[str, Tensor],
-        device: torch.device,
-        options: Mapping[str, Any],
-        *,
-        keeps: bool = False,
+        self, name: str, found: ProductFeatures | Choice, device: torch.device, cure: str
     ) -> None:
-        x, w = factors["x"], factors["w"]
-        arguments = {**bound.operands, **options}
-        op = op.that_adds(op.turned(w), arguments)
-        self.op, self._options = op, options
-        self._compared = op.that_keeps() if keeps else op
-        self._run: Callable[..., Any] = functools.partial(_keeping, op) if keeps else op
-        found = features_of(self._compared.epilogue, x, w, arguments, Target.of(device))
-        if not able(op.epilogue):
-            found = Choice(None, "its functors make 8 bits")
-        elif op.alone(x, arguments):
-            found = Choice(None, "torch's product alone runs it")
-        super().__init__(op.name, found if isinstance(found, Choice) else found[0], device)
-        self._draws = bool(bound.dropout_slots)
-        z, operands = fewer_rows(bound, elements_to_check(bound))
-        fewer = {"x": fewer_rows_of_factor(x, z, 1), "w": fewer_rows_of_factor(w, z, 2)}
-        given = self._filled({**fewer, **operands})
-        pair = given.pop("x"), op.turned(given.pop("w"))
-        given |= dict(zip(op.inputs, pair, strict=True))
-        self._comparison = compare_forward(self._compared, given, options, self._run)
-        whole = {"x": x, "w": w, **bound.operands}
-        tensors = [one for one in (*whole.values(), bound.x) if isinstance(one, Tensor)]
-        count = clock.sets(sum(one.numel() * one.element_size() for one in tensors))
-        self._sets = [self._filled(whole) for _ in range(count)]
+        self._name, self._device, self._target = name, device, Target.of(device)
+        why = found.why if isinstance(found, Choice) else ""
+        if not isinstance(found, Choice):
+            self._features = found
+            why = why_never(getattr(torch, found.dtype), self._target)
+        if why:
+            raise UnsupportedError(f"{name}: there is nothing to tune, {why}; {cure}")
 
-    @property
-    def _clock(self) -> Callable[[Sequence[clock.Call]], float]:
-        # A draw from torch's generator cannot be captured in a graph.
-        return clock.queue_seconds if self._draws else clock.graph_seconds
+    def checked(self, bound: Bound) -> tuple[Tensor, dict[str, Any]]:
+        """The product and the operands with the rows that are checked."""
+        return fewer_rows(bound, max(CHECKED, CHECKED_ROWS * bound.columns))
 
-    def _calls(self) -> list[clock.Call]:
-        calls: list[clock.Call] = []
-        for given in self._sets:
-            factors, arguments = self._call(given)
-            calls.append(functools.partial(self._run, *factors, **arguments))
-        return calls
+    def filled(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Random values; those of w so small that the product is of the size of the operands."""
+        given = filled(like, self._features.columns, self._device)
+        given["w"] *= self._features.depth**-0.5
+        return given
 
-    def _why(self) -> str:
-        factors, arguments = self._call(self._sets[0])
-        return self._compared.choice(*factors, arguments).why
+    def sets(self, like: Mapping[str, Any], *written: Tensor) -> list[dict[str, Any]]:
+        """As many sets of tensors as no cache holds, of a call that writes these."""
+        tensors = [one for one in (*like.values(), *written) if isinstance(one, Tensor)]
+        count = clock.sets(sum(one.nbytes for one in tensors))
+        return [self.filled(like) for _ in range(count)]
 
-    def _call(self, given: Mapping[str, Any]) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
-        """The factors, as the op is given them, and operands and options."""
-        operands = {name: one for name, one in given.items() if name not in ("x", "w")}
-        return (given["x"], self.op.turned(given["w"])), {**operands, **self._options}
+    def problem(self, comparison: Comparison, calls: Any, why: Any, *, draws: bool) -> Problem:
+        """The problem: what is chosen now, and the call by name, dtype and sizes."""
+        features, gpu = self._features, self._target.gpu
+        assert gpu is not None
+        chosen = choose(features, self._target.arch, gpu).tiling
+        now = ProductConfig(IMPLEMENTATIONS[0] if chosen is None else chosen.name)
+        rows, columns, depth, batches, *_ = features
+        many = f"{batches} x " if batches > 1 else ""
+        return Problem(
+            name=self._name,
+            case=f"{self._name} {features.dtype} {many}{rows} x {columns} x {depth}",
+            kernel=Implementations(features, now),
+            comparison=comparison,
+            calls=calls,
+            draws=draws,
+            why=why,
+        )
 
 
 def _keeping(op: SingleProduct, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:

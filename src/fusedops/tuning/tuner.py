@@ -1,43 +1,31 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tune the passes of one call on this machine's GPU, and put what was found into a tuning file."""
+"""Tune a call on this machine's GPU, and put what was found into a tuning file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.bind.bind import Bound
+from fusedops.errors import UnsupportedError
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.jit.entry import Identity
 from fusedops.jit.store import only_builder, shared_store
-from fusedops.product.epilogue import Epilogue
-from fusedops.product.single import SingleProduct
-from fusedops.row_op import RowOp
+from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import Features, ProductFeatures
-from fusedops.tuning import rows
-from fusedops.tuning.implementations import ImplementationProblem
+from fusedops.schedule.launch import ProductConfig
+from fusedops.schedule.tuning_file import FORMAT, KINDS, read, text_of
 from fusedops.tuning.problem import Problem
-from fusedops.tuning.product import ProductProblem
-from fusedops.tuning.product_backward import GradientProblem
-from fusedops.tuning.search import Outcome, Tried, search
+from fusedops.tuning.search import Config, Outcome, Tried, search
 from fusedops.version import __version__
 
-__all__ = [
-    "Part",
-    "Tuned",
-    "keep",
-    "measured_on",
-    "put",
-    "tune",
-    "tune_gradient",
-    "tune_product",
-]
+#: A sum over rows of so many groups or more is made otherwise than one of fewer (`groups`).
+MANY_GROUPS = 1024
 
 
 class Tuned(NamedTuple):
@@ -60,119 +48,38 @@ class Tuned(NamedTuple):
     percent_after: float | None = None
 
 
-class Part(NamedTuple):
-    """What is tuned by itself of a call: a pass, or what runs a product.
-
-    Attributes:
-        name: What to call it.
-        tune: Tunes it; called with `device`, the GPU, and `done`, as those of `tune`.
-        any_rows: Whether what is found does not depend on the number of rows.
-    """
-
-    name: str
-    tune: Callable[..., Tuned]
-    any_rows: bool = False
-
-
 def tune(
-    op: RowOp,
-    bound: Bound,
-    kind: str,
-    device: torch.device,
-    options: Mapping[str, Any],
-    done: Callable[[Tried], None] = lambda tried: None,
-    case: str = "",
+    problem: Problem, done: Callable[[Tried], None] = lambda tried: None, case: str = ""
 ) -> Tuned:
-    """Find the fastest launch configuration for a pass of a call.
+    """Find the fastest launch configuration of a pass, or the fastest implementation of a product.
 
     Args:
-        op: The declaration.
-        bound: The checked call; its tensors may have no memory.
-        kind: The pass, "forward" or "backward", which computes all gradients.
-        device: The GPU.
-        options: The options of the call.
+        problem: The call.
         done: Called after each trial.
-        case: What to call it; by default its operator, dtype and columns.
+        case: What to call it; by default its op, dtype and sizes.
 
     Raises:
         AssertionError: The results are wrong before anything is changed.
-        FusedOpsError: There is no such kernel, or it cannot be built.
+        FusedOpsError: It cannot be built, or no other implementation runs the product.
         torch.OutOfMemoryError: Even a few rows do not fit on the device.
     """
-    problem = Problem(op, bound, kind, device, options)
     outcome = search(problem.kernel, problem, done)
-    dtype = str(bound.x.dtype).removeprefix("torch.")
+    others = outcome.tried[1:]
+    if problem.kernel.kind == "product" and all(one.seconds is None for one in others):
+        reasons = [
+            f"{one.config.implementation}: {one.reason}"
+            for one in others
+            if isinstance(one.config, ProductConfig)
+        ]
+        raise UnsupportedError(f"{problem.name}: there is nothing to tune: {'; '.join(reasons)}")
     return Tuned(
-        case or f"{op.name} {dtype} {bound.columns}",
-        kind,
+        case or problem.case,
+        problem.kernel.kind,
         problem.kernel.features,
         outcome,
         problem.percent(outcome.seconds_before),
         problem.percent(outcome.seconds_after),
     )
-
-
-def tune_product(
-    op: SingleProduct,
-    bound: Bound,
-    factors: Mapping[str, Tensor],
-    device: torch.device,
-    options: Mapping[str, Any],
-    done: Callable[[Tried], None] = lambda tried: None,
-    *,
-    keeps: bool = False,
-) -> Tuned:
-    """Find out whether one kernel or two run a product faster at the sizes of a call.
-
-    Args:
-        op: The declaration.
-        bound: The checked call of its STORE on the product; its tensors may have no memory.
-        factors: x and w, of shape (..., N, K), which may have none.
-        device: The GPU.
-        options: The options of the call.
-        done: Called after each trial.
-        keeps: Whether the product is kept for a gradient that reads it.
-
-    Raises:
-        AssertionError: The results of what runs now are wrong.
-        FusedOpsError: One kernel cannot run such a call, or cannot be built.
-        torch.OutOfMemoryError: The tensors do not fit on the device.
-    """
-    return _faster(ProductProblem(op, bound, factors, device, options, keeps=keeps), done)
-
-
-def tune_gradient(
-    epilogue: Epilogue,
-    bound: Bound,
-    factors: Mapping[str, Tensor],
-    wanted: Collection[str],
-    device: torch.device,
-    options: Mapping[str, Any],
-    done: Callable[[Tried], None] = lambda tried: None,
-) -> Tuned:
-    """Find out whether one kernel or two run the gradient between two products faster.
-
-    Args:
-        epilogue: What stands between the products of an `MLP`, the first of its `epilogues`.
-        bound: Its checked call on the first product; its tensors may have no memory.
-        factors: The gradient of y as "x", of shape (..., N), and w2 as "w", of shape (N, H).
-        wanted: The operands whose gradients are wanted.
-        device: The GPU.
-        options: The options of the call.
-        done: Called after each trial.
-
-    Raises:
-        AssertionError, FusedOpsError, torch.OutOfMemoryError: As in `tune_product`.
-    """
-    return _faster(GradientProblem(epilogue, bound, factors, wanted, device, options), done)
-
-
-def _faster(problem: ImplementationProblem, done: Callable[[Tried], None]) -> Tuned:
-    outcome = problem.search(done)
-    rows_, columns, depth, batches, *_ = problem.features
-    many = f"{batches} x " if batches > 1 else ""
-    case = f"{problem.name} {problem.features.dtype} {many}{rows_} x {columns} x {depth}"
-    return Tuned(case, "product", problem.features, outcome)
 
 
 def measured_on(device: torch.device) -> dict[str, str]:
@@ -202,8 +109,8 @@ def put(content: Mapping[str, Any], found: Tuned, measured: Mapping[str, str]) -
         else f"{found.percent_before:.1f} before"
     )
     why = f"{before}; {difference(found.outcome)}."
-    row = rows.row(found.features, found.outcome.after, percent, measured, why)
-    return rows.put(content, found.kind, row)
+    row = row_of(found.features, found.outcome.after, percent, measured, why)
+    return with_row(content, found.kind, row)
 
 
 def difference(outcome: Outcome) -> str:
@@ -228,8 +135,61 @@ def keep(every: Sequence[Tuned], device: torch.device) -> str | None:
     with only_builder(shared_store(), identity):  # a row that another keeps meanwhile would be lost
         tuned.find.cache_clear()  # another process may have kept a row since it was read
         file = tuned.find(target.arch, target.gpu.name)
-        before = rows.empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
+        before = empty(target.arch, target.gpu) if file is None else tuned.content_of(file)
         content = before
         for found in every:
             content = put(content, found, measured_on(device))
         return None if content == before else str(tuned.keep(content))
+
+
+def empty(arch: str, gpu: Gpu) -> dict[str, Any]:
+    """The content of a tuning file of a GPU, without rows."""
+    device = {"name": gpu.name, "threads_per_sm": gpu.threads_per_sm, "l2_bytes": gpu.l2_bytes}
+    return {"format": FORMAT, "arch": arch, "device": device, **{kind: [] for kind in KINDS}}
+
+
+def row_of(
+    features: Features | ProductFeatures,
+    config: Config,
+    percent: Mapping[str, float],
+    measured: Mapping[str, str],
+    why: str = "",
+) -> dict[str, Any]:
+    """The row for kernels that have just these features.
+
+    Args:
+        features: The features of the kernel.
+        config: The launch configuration.
+        percent: What was measured in percent of the ceiling, by case; may be empty.
+        measured: On what: device, driver, versions.
+        why: What else there is to say.
+    """
+    when: dict[str, Any] = features._asdict()
+    if "groups" in when:
+        many = when["groups"] >= MANY_GROUPS
+        when["groups"] = {"min": MANY_GROUPS} if many else {"max": MANY_GROUPS - 1}
+    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
+    return {
+        "when": when,
+        "set": config._asdict(),
+        **({"percent": {k: round(value, 1) for k, value in percent.items()}} if percent else {}),
+        **({"why": why} if why else {}),
+        "measured": {**measured, "date": today},
+    }
+
+
+def with_row(content: Mapping[str, Any], kind: str, new: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a tuning file with a row before all others, in place of one for the same.
+
+    Args:
+        content: The content of the file.
+        kind: One of `KINDS`.
+        new: The row.
+
+    Raises:
+        TuningFileError: A row below would never be used then.
+    """
+    others = [one for one in content.get(kind, ()) if one["when"] != new["when"]]
+    found = {**content, kind: [dict(new), *others]}
+    read(text_of(found), "the new file", total=False)
+    return found
