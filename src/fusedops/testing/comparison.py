@@ -22,7 +22,7 @@ from fusedops.reference.unfused import gradients_of
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse
 from fusedops.terminal import shown
-from fusedops.testing.report import SEED, Compared, cut, same_bits, worst
+from fusedops.testing.report import SEED, Compared, narrowed, same_bits, worst
 
 __all__ = ["Case", "Comparison", "called", "compare", "compare_call", "compare_forward", "truth"]
 
@@ -122,7 +122,7 @@ def compare_forward(
 def compare(
     op: RowOp | SingleProduct, factors: Sequence[Any], arguments: dict[str, Any]
 ) -> list[Compared]:
-    """Compare calls of an op, those of `check`; a product's also where no gradient is wanted.
+    """Compare the calls that `check` derives from one: other draws, layouts, shapes and gradients.
 
     Raises:
         TypeError, ValueError: An argument does not fit.
@@ -164,7 +164,7 @@ def compare(
 def _cases(
     op: RowOp | SingleProduct, given: Mapping[str, Any], bound: Bound | None = None
 ) -> Iterator[Case]:
-    """The calls that are compared, from one: with `bound`, of a row op."""
+    """The calls to compare, derived from one; `bound` is given for a row op."""
     inputs, chain, x = _inputs(op), _chains(op)[0], given["x"]
     yield Case("as given", given)
     names = [k for k in floating(given) if k in inputs or k not in chain.undifferentiated]
@@ -178,6 +178,7 @@ def _cases(
         yield Case("another draw", given, seed=SEED + 1)
     apart = torch.full((*x.shape, 2), torch.nan, dtype=x.dtype, device=x.device)[..., 0]
     yield Case("columns apart", {**given, "x": apart.copy_(x)})
+    narrower: dict[str, Mapping[int, int]] = {}
     if bound is None:
         assert isinstance(op, SingleProduct)
         shape = op.shape(*(given[name] for name in inputs))
@@ -187,33 +188,15 @@ def _cases(
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
         yield Case("shared upstream", given, expanded=True)
         if shape[last] > 1 and shape[last] % 2 == 0:
-            yield _cut(op, "odd columns", given, shape, {last: shape[last] - 1})
+            narrower["odd columns"] = {last: shape[last] - 1}
     if any(shape[dim] > 1 for dim in rows):
-        yield _cut(op, "one row", given, shape, dict.fromkeys(rows, 1))
+        narrower["one row"] = dict.fromkeys(rows, 1)
     if bound is not None and bound.columns > 1:
-        yield _cut(op, "one column", given, shape, dict.fromkeys(bound.reduced, 1))
+        narrower["one column"] = dict.fromkeys(bound.reduced, 1)
     if rows:
-        yield _cut(op, "no rows", given, shape, {rows[0]: 0})
-
-
-def _cut(
-    op: RowOp | SingleProduct,
-    name: str,
-    given: Mapping[str, Any],
-    shape: Sequence[int],
-    sizes: Mapping[int, int],
-) -> Case:
-    """Cut some dimensions of x, or of a product, to these sizes, and the operands with them."""
-    tables = _chains(op)[0].tables
-    fewer = {
-        key: one if key in tables or key in _inputs(op)[1:] else cut(one, shape, sizes)
-        for key, one in given.items()
-    }
-    for key, table in tables.items():
-        dim = -1 if table.dim is None else table.dim % len(shape)
-        if key in fewer and dim in sizes and fewer[key].shape[1] == shape[dim]:
-            fewer[key] = fewer[key][:, shape[dim] - sizes[dim] :]
-    return Case(name, fewer)
+        narrower["no rows"] = {rows[0]: 0}
+    for name, sizes in narrower.items():
+        yield Case(name, narrowed(given, shape, sizes, chain.tables, inputs[1:]))
 
 
 def called(
@@ -222,7 +205,7 @@ def called(
     options: Mapping[str, Any],
     call: Callable[..., Any] | None = None,
 ) -> Called:
-    """Run a call: its outputs and gradients by name, and the upstream gradients, from the seed.
+    """Run a call; return outputs and gradients by name, and the random upstream gradients.
 
     In `torch.no_grad` there are outputs alone. `call` gives them, by default the op itself.
     """
@@ -267,7 +250,7 @@ def truth(
     upstream: Mapping[str, Tensor],
     of_upstream: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Expected]:
-    """What outputs and gradients should be, by name.
+    """The outputs and gradients in float64, with their error bounds, by name.
 
     Args:
         op: The declaration.
@@ -305,14 +288,14 @@ def truth(
 def _changed(
     name: str, found: Mapping[str, Tensor], before: Mapping[str, Tensor]
 ) -> Iterator[Compared]:
-    """What has other bits than before."""
+    """The results whose bits differ from those of an earlier run."""
     for key, one in before.items():
         if not same_bits(one, found[key]):
             yield Compared(name, f"{key}, run again", one.numel(), None, 0.0, 0.0, math.inf)
 
 
 def _inputs(op: RowOp | SingleProduct | MLP) -> tuple[str, ...]:
-    """The tensors that a call gives by position."""
+    """The names of the tensors that a call takes by position."""
     return ("x",) if isinstance(op, RowOp) else op.inputs
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a check reports, and what all checks compare with."""
+"""The report of `fusedops.testing.check`, and the comparison of a tensor with its error bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedops.errors import counted
 from fusedops.reference.error_bound import Expected
 
-__all__ = ["SEED", "Compared", "Report", "cut", "same_bits", "worst"]
+__all__ = ["SEED", "Compared", "Report", "narrowed", "same_bits", "worst"]
 
 #: The seed of the inputs that a check draws.
 SEED = 20
@@ -23,7 +23,7 @@ SEED = 20
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """One comparison.
+    """One compared tensor: its worst element, and the error there as a share of the bound.
 
     Attributes:
         case: Which inputs.
@@ -91,7 +91,7 @@ class Report:
 
 
 def worst(case: str, what: str, got: Tensor, want: Expected) -> Compared:
-    """The element of a result that is nearest to its bound, or farthest beyond it."""
+    """Compare a result with its bound: the element whose error is the largest share of it."""
     value, allowed = want.value, want.allowed(got.dtype)
     if not got.numel() or got.shape != value.shape:
         of_shape = 0.0 if got.shape == value.shape else math.inf
@@ -118,18 +118,34 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-def cut(value: Any, shape: Sequence[int], sizes: Mapping[int, int]) -> Any:
-    """A tensor that broadcasts against a shape, once some dimensions of that have been cut.
+def narrowed(
+    given: Mapping[str, Any],
+    shape: Sequence[int],
+    sizes: Mapping[int, int],
+    tables: Mapping[str, Any],
+    whole: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Narrow tensors that broadcast against a shape as dimensions of the shape are narrowed.
+
+    The last elements of a dimension stay, so that what is narrowed is seldom aligned.
 
     Args:
-        value: The tensor; what is none is returned.
-        shape: The shape that it broadcasts against.
-        sizes: The sizes that dimensions of the shape are cut to.
+        given: Tensors and numbers by name.
+        shape: The shape that the tensors broadcast against.
+        sizes: The new sizes of some dimensions of the shape.
+        tables: The tables among the tensors, which functors look up by an index.
+        whole: The names of tensors that stay as they are.
     """
-    if not isinstance(value, Tensor):
-        return value
-    for dim, size in sizes.items():
-        own = dim - len(shape)
-        if -own <= value.dim() and value.shape[own] == shape[dim]:
-            value = value.narrow(own, value.shape[own] - size, size)  # the end: misaligned
-    return value
+    found = {**given}
+    for key, value in given.items():
+        if not isinstance(value, Tensor) or key in whole or key in tables:
+            continue
+        for dim, size in sizes.items():
+            own = dim - len(shape)
+            if -own <= value.dim() and value.shape[own] == shape[dim] != size:
+                found[key] = found[key].narrow(own, shape[dim] - size, size)
+    for key, table in tables.items():
+        dim = -1 if table.dim is None else table.dim % len(shape)
+        if key in found and dim in sizes and found[key].shape[1] == shape[dim]:
+            found[key] = found[key][:, shape[dim] - sizes[dim] :]
+    return found

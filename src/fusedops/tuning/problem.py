@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
 from fusedops.testing.comparison import Comparison, compare_call
+from fusedops.testing.report import narrowed
 from fusedops.tuning import clock
 from fusedops.tuning.search import Config, Implementations, Kernel
 
@@ -228,7 +230,7 @@ def _backward(op: RowOp, given: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def _moved(op: RowOp, kind: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
-    """The bytes that a call must move: each element that is touched, once."""
+    """The bytes that a call must move: each element that it touches, once."""
     operands = {name: value for name, value in given.items() if name != "x"}
     bound = op.bind(given["x"], {**operands, **options})
     if kind == "forward":
@@ -241,7 +243,7 @@ def _moved(op: RowOp, kind: str, given: Mapping[str, Any], options: Mapping[str,
 
 
 def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
-    """X and the operands, cut along row dimensions until x has no more elements than these.
+    """Narrow x and the operands along row dimensions until x has at most so many elements.
 
     The outermost dimensions are cut first, to halves, and no dimension to less than two: rows that
     share operands go on sharing them. No tile and no launch configuration depends on the number of
@@ -251,33 +253,17 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
         bound: A checked call; its tensors may have no memory.
         elements: The largest number of elements.
     """
-    x = bound.x
-    sizes = list(x.shape)
-    rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
-    while x.numel() > elements and any(sizes[dim] > 3 for dim in rows):
-        dim = next(dim for dim in rows if sizes[dim] > 3)
-        sizes[dim] //= 2
-        x = x.narrow(dim, 0, sizes[dim])
-
-    def cut(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        for dim in rows:
-            own = dim - x.dim()
-            if -own <= value.dim() and value.shape[own] == bound.x.shape[dim]:
-                value = value.narrow(own, 0, sizes[dim])
-        return value
-
-    given = {k: v if k in bound.tables else cut(v) for k, v in bound.operands.items()}
-    for key, one in bound.op.tables.items():
-        along = -1 if one.dim is None else one.dim % x.dim()
-        if along >= 0 and given[key].shape[1] == bound.x.shape[along]:
-            given[key] = given[key][:, : sizes[along]]
-    return x, given
+    sizes = list(bound.x.shape)
+    rows = [dim for dim in range(len(sizes)) if dim not in bound.reduced]
+    while math.prod(sizes) > elements and any(sizes[dim] > 3 for dim in rows):
+        sizes[next(dim for dim in rows if sizes[dim] > 3)] //= 2
+    given = {"x": bound.x, **bound.operands}
+    fewer = narrowed(given, bound.x.shape, {dim: sizes[dim] for dim in rows}, bound.op.tables)
+    return fewer.pop("x"), fewer
 
 
 def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
-    """A factor of a product that has been cut to fewer rows.
+    """Narrow a factor to the rows of a product that has been narrowed.
 
     Args:
         factor: The factor.
@@ -291,7 +277,7 @@ def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
 
 
 def filled(values: Mapping[str, Any], columns: int, device: torch.device) -> dict[str, Any]:
-    """The values on a device: for tensors, random ones of the same shapes, strides and dtypes.
+    """Random tensors of the same shapes, strides and dtypes on a device; numbers stay.
 
     Floating-point elements are normal, flags are true in one of five, counts reach from half of the
     columns to all of them.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products that are tuned: is one kernel faster than torch's product and a kernel, or not?
+"""Matrix products to tune: a fused GEMM, or torch's product and a kernel of the epilogue.
 
 They are timed at their own sizes, on which the choice depends.
 """
@@ -83,29 +83,25 @@ def of_product(
         "one kernel is for functors after a product of float16 or bfloat16 on an "
         f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
-    setting = _Product(op.name, found if isinstance(found, Choice) else found[0], device, cure)
+    first, second = op.inputs
+    found = found if isinstance(found, Choice) else found[0]
+    setting = _Product(op.name, found, second, device, cure)
+    z, fewer = setting.checked(bound)
+    fewer[first] = fewer_rows_of_factor(x, z, 1)
+    fewer[second] = op.turned(fewer_rows_of_factor(w, z, 2))
+    comparison = compare_forward(compared, setting.filled(fewer), options, call)
+    sets = setting.sets({**bound.operands, first: x, second: op.turned(w)}, bound.x)
 
-    def named(given: Mapping[str, Any]) -> dict[str, Any]:
-        """Factors and operands, as the op names and takes them."""
-        own = {key: one for key, one in given.items() if key not in ("x", "w")}
-        return {**dict(zip(op.inputs, (given["x"], op.turned(given["w"])), strict=True)), **own}
-
-    z, operands = setting.checked(bound)
-    fewer = {"x": fewer_rows_of_factor(x, z, 1), "w": fewer_rows_of_factor(w, z, 2), **operands}
-    comparison = compare_forward(compared, named(setting.filled(fewer)), options, call)
-    sets = [named(one) for one in setting.sets({"x": x, "w": w, **bound.operands}, bound.x)]
-
-    def split(given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def run(call: Any, given: Mapping[str, Any]) -> Any:
         own = {**given, **options}
-        return [own.pop(key) for key in op.inputs], own
-
-    def calls() -> list[clock.Call]:
-        every = [split(given) for given in sets]
-        return [functools.partial(call, *pair, **own) for pair, own in every]
+        return call(own.pop(first), own.pop(second), **own)
 
     def why() -> str:
-        (first, second), own = split(sets[0])
-        return compared.choice(first, second, own).why
+        choice: Choice = run(lambda x, w, **own: compared.choice(x, w, own), sets[0])
+        return choice.why
+
+    def calls() -> list[clock.Call]:
+        return [functools.partial(run, call, given) for given in sets]
 
     return setting.problem(comparison, calls, why, draws=bool(bound.dropout_slots))
 
@@ -142,7 +138,9 @@ def of_gradient(
         found: ProductFeatures | Choice = Choice(None, kept)
     else:
         found = product_backward.features_of(epilogue, dy, w, arguments, Target.of(device))
-    setting = _Product(epilogue.name, found, device, "tune the layers alone, with --no-backward")
+    setting = _Product(
+        epilogue.name, found, "w", device, "tune the layers alone, with --no-backward"
+    )
     others = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
     if bound.dropout_slots:
         others["generator"] = DRAWN
@@ -176,18 +174,25 @@ def of_gradient(
 
 
 class _Product:
-    """What both kinds of calls have in common: features, random tensors, the search among two.
+    """A matrix product to tune: its features, and random tensors for its calls.
 
     Args:
         name: The name of the op in error messages.
         found: The features of the call, or why one kernel never runs such a one.
+        weight: The name of the right factor.
         device: The GPU.
         cure: What to leave out or to give in place of a call that has nothing to tune.
     """
 
     def __init__(
-        self, name: str, found: ProductFeatures | Choice, device: torch.device, cure: str
+        self,
+        name: str,
+        found: ProductFeatures | Choice,
+        weight: str,
+        device: torch.device,
+        cure: str,
     ) -> None:
+        self._weight = weight
         self._name, self._device, self._target = name, device, Target.of(device)
         why = found.why if isinstance(found, Choice) else ""
         if not isinstance(found, Choice):
@@ -201,19 +206,19 @@ class _Product:
         return fewer_rows(bound, max(CHECKED, CHECKED_ROWS * bound.columns))
 
     def filled(self, like: Mapping[str, Any]) -> dict[str, Any]:
-        """Random values; those of w so small that the product is of the size of the operands."""
+        """Random tensors; the right factor is scaled so that the product is of unit size."""
         given = filled(like, self._features.columns, self._device)
-        given["w"] *= self._features.depth**-0.5
+        given[self._weight] *= self._features.depth**-0.5
         return given
 
     def sets(self, like: Mapping[str, Any], *written: Tensor) -> list[dict[str, Any]]:
-        """As many sets of tensors as no cache holds, of a call that writes these."""
+        """Sets of random tensors for a call that writes these: more than the L2 cache holds."""
         tensors = [one for one in (*like.values(), *written) if isinstance(one, Tensor)]
         count = clock.sets(sum(one.nbytes for one in tensors))
         return [self.filled(like) for _ in range(count)]
 
     def problem(self, comparison: Comparison, calls: Any, why: Any, *, draws: bool) -> Problem:
-        """The problem: what is chosen now, and the call by name, dtype and sizes."""
+        """The problem, which begins at the implementation that is chosen now."""
         features, gpu = self._features, self._target.gpu
         assert gpu is not None
         chosen = choose(features, self._target.arch, gpu).tiling
@@ -232,7 +237,7 @@ class _Product:
 
 
 def _keeping(op: SingleProduct, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
-    """A call that keeps the product, with the outputs of the layer that has it as a stream."""
+    """A forward call that returns the product, too, which the backward pass reads."""
     z, made = op.run_keeping(first, second, arguments)
     y, *others = (made,) if isinstance(made, Tensor) else made
     return (y, z, *others)
