@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a call needs of this machine, and the cure of what is missing: `fusedops doctor`.
+"""Checks of this machine for `fusedops doctor`: torch, GPUs, compilers, cache; each with a cure.
 
 No check raises for what it finds. This process imports no torch and makes no CUDA context: a
 process of its own does, since a broken torch or driver may take its process with it.
@@ -74,7 +74,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Every check, in the order in which one thing needs another."""
+    """Run every check, in the order in which one depends on another."""
     checks: dict[str, Callable[[], Finding | Iterator[Finding]]] = {
         "fusedops": check_package,
         "environment": check_variables,
@@ -94,7 +94,7 @@ def examine() -> Iterator[Finding]:
 
 
 def check_package() -> Finding:
-    """Which fusedops and which Python, and whether the compiled module loads."""
+    """Check the versions of fusedops and Python, and that the C++ extension loads."""
     found = f"{__version__}, Python {platform.python_version()} ({sys.executable})"
     try:
         from fusedops import _runtime
@@ -105,7 +105,7 @@ def check_package() -> Finding:
 
 
 def check_variables() -> Iterator[Finding]:
-    """Each variable FUSEDOPS_... that is set: whether anything reads it, and its value."""
+    """Check each environment variable FUSEDOPS_...: whether anything reads it, and its value."""
     for name in sorted(name for name in os.environ if name.startswith("FUSEDOPS_")):
         value = os.environ[name]
         if name not in KNOWN:
@@ -120,7 +120,7 @@ def check_variables() -> Iterator[Finding]:
 
 
 def check_gpus() -> Finding:
-    """Whether the GPUs and their driver are new enough; that there are none is fine."""
+    """Check that the GPUs and their driver are new enough; a machine without a GPU is fine."""
     devices, reason = _ask_driver()
     if not devices:
         if any(text in reason for text in _NO_GPU):
@@ -140,7 +140,7 @@ def check_gpus() -> Finding:
 
 
 def check_nvrtc() -> Finding:
-    """Which NVRTC and headers compile for GPUs."""
+    """Find the NVRTC and the CUDA headers that compile for GPUs."""
     try:
         known = nvrtc.identity(_ANY)
         found = find_toolkit()
@@ -154,7 +154,7 @@ def check_nvrtc() -> Finding:
 
 
 def check_compiler() -> Finding:
-    """Which host compiler compiles for CPUs; only tensors on a CPU need one."""
+    """Find the host C++ compiler, which only tensors on a CPU need."""
     try:
         known = host.identity(_ANY)
     except (CompilerNotFound, ValueError) as error:  # ValueError: CXX has an open quote
@@ -168,7 +168,7 @@ def check_compiler() -> Finding:
 
 
 def check_cache() -> Finding:
-    """Whether kernels are kept in the user's cache folder, made if need be; offline, if it has any.
+    """Check that kernels can be kept in the user's cache folder; offline, that it has some.
 
     That is asked as a call asks it.
     """
@@ -188,7 +188,7 @@ def check_cache() -> Finding:
 
 
 def check_torch() -> Iterator[Finding]:
-    """Which torch, and for each device that it can use, whether a kernel is built and right."""
+    """Check torch's version, and build and run a kernel on each device that it can use."""
     command = [sys.executable, "-c", _TRIAL.format(path=sys.path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

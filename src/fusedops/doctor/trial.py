@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A softmax for each device that torch can use, built and compared with torch's; the tuning files.
+"""Build a softmax for each device that torch can use, and compare its result with torch's.
 
 This runs in a process of its own, and prints a line of JSON for each device.
 """
@@ -37,7 +37,7 @@ def try_devices() -> None:
 
 
 def _told(device: torch.device, cache: str, bad: str) -> dict[str, str]:
-    """What there is to say of a device, and the verdict, which is `bad` where a kernel fails."""
+    """The finding on a device, whose verdict is `bad` where a kernel fails."""
     verdict, cure = "ok", ""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -52,7 +52,7 @@ def _told(device: torch.device, cache: str, bad: str) -> dict[str, str]:
 
 
 def _tried(device: torch.device, cache: str) -> str:
-    """The device, its tuning files, and that a softmax built in this cache gives what torch's does.
+    """Build a softmax in this cache and compare it with torch's; returns the device in words.
 
     Raises:
         Exception: It cannot be built, or differs.

@@ -111,7 +111,7 @@ class GradCall:
 
 
 def _of_channels(told: Backward, one: Occurrence) -> str:
-    """How a gradient is made each of whose elements neighbouring columns share."""
+    """How the gradient of an operand with one value for several columns is made, in words."""
     (_, output), _ = told.targets.parts_of[one]
     dtype, (rows, pieces) = told.outputs[output]
     return (
@@ -121,7 +121,7 @@ def _of_channels(told: Backward, one: Occurrence) -> str:
 
 
 def grad_call(bound: Bound) -> GradCall | None:
-    """What gradients a call needs; None outside grad mode, for an empty x, or if it needs none."""
+    """The gradients of a call; None outside grad mode, for an empty x, or if it needs none."""
     if not torch.is_grad_enabled() or bound.x.numel() == 0:
         return None
     given = {"x": bound.x, **bound.operands}

@@ -77,7 +77,7 @@ def variants(
 
 
 def of_lengths(values: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
-    """The operands of calls that need the kernels of all calls with rows of up to `most` columns.
+    """Operands of calls that together need every kernel for rows of up to `most` columns.
 
     Args:
         values: x and the operands by name; a row of x is its last dimension. Tensors whose last
@@ -217,7 +217,7 @@ def _of_backward(
 
 
 def _calls(one: Signature) -> Iterator[Bound]:
-    """The call in training and in evaluation, on copies if it needs them; none for an empty x."""
+    """Bind a recorded call for training and for evaluation; none for an empty x."""
     op = read(one.op)
     x, operands, options = one.read()
     for training in _modes(op):

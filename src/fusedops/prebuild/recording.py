@@ -44,7 +44,7 @@ _seen: set[tuple[object, ...]] = set()
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of one call or of one backward pass.
+    """One forward or backward call as text: its declaration, and its tensors' dtypes and layouts.
 
     Attributes:
         op: The text of the declaration (`fusedops.declare.text`).
@@ -100,17 +100,17 @@ class Signature:
 
     @property
     def backward(self) -> bool:
-        """Whether this is the signature of a backward pass by itself, not after a product."""
+        """Whether this is a backward pass that is not fused with a matrix product."""
         return bool(self.wanted) and not self.factors
 
     @property
     def rows(self) -> tuple[str, str, str]:
-        """What a call and its backward pass have in common: op, x's sizes, reduced dimensions."""
+        """A key that a call and its backward pass share: op, x's sizes, reduced dimensions."""
         _, _, shape = self.x.partition(":")
         return self.op, re.split("[@+]", shape)[0], str(self.options.get("dim"))
 
     def read(self) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-        """Return x, the values and the options that the texts stand for; tensors have no memory.
+        """Parse x, the values and the options; tensors become meta tensors.
 
         Raises:
             ValueError: A text stands for no tensor and no dtype.
@@ -124,7 +124,7 @@ class Signature:
         return x, {k: read_value(v) for k, v in self.values.items()}, options
 
     def read_factors(self) -> dict[str, Tensor]:
-        """The factors that the texts stand for; tensors without memory.
+        """Parse the factors of the matrix product, as meta tensors.
 
         Raises:
             ValueError: A text stands for no tensor.
@@ -138,7 +138,7 @@ class Signature:
 def of_call(
     bound: Bound, factors: Mapping[str, Tensor] | None = None, wanted: Collection[str] = ()
 ) -> Signature:
-    """Return the signature of a checked forward call; the arguments are those of `Observer`."""
+    """Return the signature of a checked forward call, as `Observer.of_call` says."""
     values = {name: _text(value) for name, value in bound.operands.items()}
     options: dict[str, Any] = {}
     if bound.reduced != (bound.x.dim() - 1,):
@@ -159,7 +159,7 @@ def of_call(
 def of_gradient(
     gradient: WantedGradients, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Signature:
-    """Return the signature of a backward call; the arguments are those of `Gradient.describe`."""
+    """Return the signature of a backward call, which has the arguments of `Gradient.describe`."""
     values = {name: _text(value) for name, value in given.items()}
     kept = {
         name: _text(value)
@@ -185,7 +185,7 @@ def _text(value: Any) -> Any:
 
 
 def read_value(text: Any) -> Any:
-    """Return the value that a text stands for; a tensor has no memory.
+    """Parse a value; a tensor becomes a meta tensor.
 
     Raises:
         ValueError: There is no such value.
@@ -265,7 +265,7 @@ def notify(
 def _keys(
     variants: Callable[[Target], Iterable[Variant]], own: Target
 ) -> Iterator[tuple[object, ...]]:
-    """The keys of the variants that a call needs here, and on every other architecture."""
+    """The keys of the kernels that a call needs on this GPU and on every other architecture."""
     for target in (own, *map(Target.named, ARCHS)):
         # Some hold no such row, or not in the storage that is forced here.
         with contextlib.suppress(UnsupportedError, ValueError):
@@ -273,7 +273,7 @@ def _keys(
 
 
 def _known(*key: object) -> bool:
-    """Whether this key has been seen before; it has from now on."""
+    """Whether this process has seen the key before; it is remembered."""
     known = key in _seen
     _seen.add(key)
     return known

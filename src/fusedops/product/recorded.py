@@ -60,7 +60,7 @@ def record_gradient(
     z: Tensor,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Record a call of a `ProductBackward`, whose arguments these are, as `record` does."""
+    """Record a call of `ProductBackward`, if one kernel would run it on some GPU."""
     if may_fuse(epilogue) and not _is_odd(epilogue, (dy, w, z), arguments):
         bound = epilogue.bind(z, dict(arguments))
         _notify(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})
@@ -88,7 +88,7 @@ def _notify(
 def _variants(
     bound: Bound, factors: Mapping[str, Tensor], target: Target, wanted: frozenset[str]
 ) -> Iterator[Variant]:
-    """The kernels of a call on a target, if one multiplies there: with `wanted`, of a gradient."""
+    """The kernels of a call on a target if a fused GEMM runs it; with `wanted`, of a gradient."""
     x, w = factors["x"], factors["w"]
     arguments = {**bound.operands, "training": bool(bound.dropout_slots)}
     if wanted:
@@ -101,7 +101,7 @@ def _variants(
 
 
 def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
-    """List the kernels that run product and STORE of such calls on a target, each once.
+    """List the fused GEMM kernels that recorded calls need on a target, each once.
 
     Args:
         signatures: The signatures of any calls; those without factors need no such kernel.

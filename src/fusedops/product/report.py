@@ -132,7 +132,7 @@ def explain_layers(
     backward: Choice | None,
     operands: Mapping[str, Any],
 ) -> ProductExplanation:
-    """The report of a call of two layers, from the reports of both.
+    """Explain a call of an `MLP` from the reports of its two layers.
 
     Args:
         op: The declaration.
@@ -168,7 +168,7 @@ def explain_layers(
 
 
 def _of_z(backward: str) -> str:
-    """The words of the kernel's backward pass, in which its x is the product."""
+    """The text about the STORE's backward pass, which calls its x z, as the product is called."""
     head, _, rest = backward.partition(" by ")
     names = ", ".join(
         "z" if name == "x" else name for name in head.removeprefix("gradients of ").split(", ")

@@ -205,5 +205,5 @@ def _overridden(wanted: Override) -> Iterator[None]:
 
 
 def _salt(wanted: Override) -> int:
-    """The number that parts the plans made under an override from all others."""
+    """A number in the key of cached plans, so that an override never finds another's plan."""
     return _salts.setdefault(wanted, len(_salts))

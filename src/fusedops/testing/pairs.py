@@ -67,7 +67,7 @@ def compare_backward(
 
 
 def compare_layers(op: MLP, factors: Sequence[Any], arguments: Mapping[str, Any]) -> list[Compared]:
-    """Compare an op of two products with its layers to the bit, and check each of the layers.
+    """Compare an `MLP` with two `Linear` calls to the bit, and check each of the layers.
 
     Gradients are also held to the bound in double. Where one kernel multiplies and goes back
     through the hidden chain, those that come of it are held to that alone.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a call takes on the device's clock.
+"""Device time of a call, by CUDA events, with tensors rotated out of the L2 cache.
 
 Every function takes one call per set of tensors and goes round them, so that no call finds its data
 in a cache that the last one filled. Every result is the median of SAMPLES.
@@ -56,12 +56,12 @@ extern "C" __global__ void __launch_bounds__({threads}) move({parameters}, int p
 
 
 def seconds(elements: int, dtype: torch.dtype, reads: int = 1, writes: int = 1) -> float:
-    """Seconds of the fastest kernel that reads and writes so many tensors of that size."""
+    """Seconds of the fastest copy kernel that reads and writes this many tensors."""
     return of_bytes(elements * dtype.itemsize, reads, writes)
 
 
 def of_bytes(size: int, reads: int = 1, writes: int = 1) -> float:
-    """The same for tensors of so many bytes, each a few more where 16 do not divide them."""
+    """Seconds of the fastest copy kernel for tensors of `size` bytes, rounded up to 16."""
     return _of_packs(-(-size // 16), reads, writes)
 
 
@@ -85,7 +85,7 @@ def _of_packs(packs: int, reads: int, writes: int) -> float:
 
 
 def bandwidth(elements: int, dtype: torch.dtype, reads: int = 1, writes: int = 1) -> float:
-    """Bytes a second of the same kernel."""
+    """Memory throughput of the fastest copy kernel, in bytes a second."""
     moved = elements * dtype.itemsize * (reads + writes)
     return moved / seconds(elements, dtype, reads, writes)
 
@@ -141,13 +141,13 @@ WARM_SECONDS = 20e-3  # After an idle moment an H200 takes so long to come up to
 
 
 def sets(bytes_per_call: int) -> int:
-    """How many sets of tensors to rotate for calls that touch so many bytes."""
+    """How many sets of tensors to rotate, so that no call finds its data in the L2 cache."""
     return max(2, math.ceil(ROTATED_BYTES / bytes_per_call))
 
 
 @functools.cache
 def side_stream() -> torch.cuda.Stream:
-    """Where calls are captured."""
+    """The CUDA stream on which calls are captured."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 

@@ -26,7 +26,7 @@ __all__ = ["Part", "of_mlp", "of_recorded"]
 
 
 class Part(NamedTuple):
-    """What is tuned by itself of a call: a pass, or what runs a product.
+    """One thing that is tuned: a pass of a row op, or the implementation of a product.
 
     Attributes:
         name: What to call it.
@@ -47,7 +47,7 @@ def of_mlp(
     forward: bool = True,
     backward: bool = True,
 ) -> list[Part]:
-    """What there is to tune of a call; where one kernel cannot run a part, tuning that says why.
+    """The parts of a call of an `MLP`; the problem of one that no fused GEMM runs raises why.
 
     Args:
         op: The declaration.
@@ -97,7 +97,7 @@ def of_recorded(
     forward: bool = True,
     backward: bool = True,
 ) -> list[Part]:
-    """What there is to tune of calls that have been recorded; of those without factors, nothing.
+    """The parts of recorded calls: matrix products, and gradients between two of them.
 
     Args:
         signatures: The signatures of any calls.
@@ -138,7 +138,7 @@ def _of_line(one: Signature, number: int, training: bool) -> Part:
 
 
 def _that_keeps_nothing(op: SingleProduct) -> SingleProduct | None:
-    """The layer that was run as one that keeps its product, if this is such a one."""
+    """The layer of which `op` is the variant that keeps its product; None if it is not one."""
     at = int(op.has_added is not None)
     if not any(one.saves for one in op.store[at : at + 1]):
         return None

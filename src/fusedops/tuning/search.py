@@ -119,16 +119,16 @@ class Implementations(NamedTuple):
         return "product"
 
     def allows(self, config: ProductConfig) -> bool:
-        """Whether the call can be run so, which running it says."""
+        """True: whether an implementation runs a call is known once it has run."""
         return True
 
     def distinct(self, config: ProductConfig) -> tuple[object, ...]:
-        """The deduplication key."""
+        """The deduplication key: the implementation."""
         return config
 
 
 def steps(kernel: Kernel | Implementations) -> list[tuple[str, Step]]:
-    """What can be varied, and how: each step gives configurations beside one that is given."""
+    """The steps of a search by name; each gives configurations that differ in a field or a few."""
     if isinstance(kernel, Implementations):
         return [("implementation", lambda config: _with(config, "implementation", IMPLEMENTATIONS))]
     if isinstance(kernel.features, ForwardFeatures):
@@ -222,7 +222,7 @@ class Trial(Protocol):
 
 
 class Tried(NamedTuple):
-    """One trial: what was varied, the configuration, its time, or why it has none."""
+    """One trial: the field that was varied, the configuration, its time, or why it has none."""
 
     step: str
     config: Config

@@ -83,7 +83,7 @@ def tune(
 
 
 def measured_on(device: torch.device) -> dict[str, str]:
-    """What figures of a device depend on: its name, and the versions of driver and fusedops."""
+    """The device, driver and version of fusedops that a measured figure belongs to."""
     target = Target.of(device)
     version = _runtime.driver_version()
     return {
@@ -114,7 +114,7 @@ def put(content: Mapping[str, Any], found: Tuned, measured: Mapping[str, str]) -
 
 
 def difference(outcome: Outcome) -> str:
-    """What a search has changed: field by field, the values before and after."""
+    """The fields that a search has changed, with their values before and after, as text."""
     before, after = outcome.before._asdict(), outcome.after._asdict()
     changed = [name for name in before if before[name] != after[name]]
     return ", ".join(f"{n} {before[n]} -> {after[n]}" for n in changed) or "nothing changed"
