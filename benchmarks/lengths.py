@@ -23,7 +23,7 @@ from results import Result
 
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.variant import _kernels
-from fusedops.run.forward import HOST_INLINE
+from fusedops.plan.forward import HOST_INLINE
 
 COUNT = 1000  # Of lengths, and of shapes.
 LONGEST = 4096

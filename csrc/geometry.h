@@ -36,7 +36,7 @@ py::list views(const py::type& view, const py::dict& storage, const py::handle& 
                const py::handle& places, int64_t width, int64_t columns);
 
 /// All that members and patches follow from of views, or None if numbers are among that, as
-/// fusedops.run.symbolic.types_of says.
+/// fusedops.plan.symbolic.types_of says.
 py::object types(const py::handle& views, const py::handle& maps);
 
 }  // namespace fusedops::runtime

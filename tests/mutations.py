@@ -525,7 +525,7 @@ MUTATIONS = [
     ),
     Mutation(
         "one mask for all dropouts",
-        "src/fusedops/run/kernel_members.py",
+        "src/fusedops/plan/members.py",
         "write.dropout_slot = bound.dropout_slots.get((side, index), -1)",
         "write.dropout_slot = 0",
         "test_gradients.py::test_each_functor_alone[cpu-softmax-dropout]",

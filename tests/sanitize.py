@@ -36,8 +36,8 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.bind.bind import bind
 from fusedops.flagship import ADD_NORM, ATTENTION
+from fusedops.plan import forward
 from fusedops.row_op import RowOp
-from fusedops.run import forward
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.schedule.row_schedule import STORAGES

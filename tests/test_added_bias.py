@@ -15,7 +15,9 @@ from fusedops.declare.text import read
 from fusedops.functors import AddedBias
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
+from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
+from fusedops.product.product_kernel import Product
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import check, force_launch, last_schedule
@@ -230,7 +232,7 @@ def test_the_kernel_reads_it_where_sums_begin(tiling):
     op = LAYER.that_adds(w, {"b": b})
     bound = choices.bind_store(op.epilogue, x, w, {"b": b})
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[torch.float16])
-    (variant,) = choices.describe(bound, x, w, made, Target.named("sm_90")).variants
+    (variant,) = plan(Product(bound, x, w, made), Target.named("sm_90")).variants
     assert "AddedBias<View<half, 0, Column::kContiguous, 8>>" in variant.source
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fusedops.bind.bind import bind
 from fusedops.generate.target import Target
-from fusedops.run import forward as plan
+from fusedops.plan import forward as plan
 from fusedops.schedule.tuning_file import read as read_tuning
 from fusedops.schedule.tuning_file import text_of
 from fusedops.tuning.problem import kernel_of

@@ -12,7 +12,7 @@ from fusedops.errors import CompileError
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import culprit
-from fusedops.run import forward as plan
+from fusedops.plan import forward as plan
 
 wrong = fo.cpp_functor("wrong", forward="v * nonsense", operands=["a"])
 right = fo.cpp_functor("right", forward="v * a", operands=["a"])

@@ -18,6 +18,7 @@ from fusedops.bind.geometry import Sharing
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
+from fusedops.plan.planner import plan_loaded
 from fusedops.run.forward import resolve
 from fusedops.run.gradient import Gradient, described
 from fusedops.schedule import forward as schedule
@@ -99,10 +100,10 @@ class Process:
         bound = bind(op, x, operands, {})
         floating = {k for k, v in operands.items() if isinstance(v, torch.Tensor)} - {"padding"}
         gradient = Gradient(op, frozenset({"x", *floating}), frozenset(op.saves))
-        told = gradient._loaded(*described(bound, gradient), self.target)
+        told = plan_loaded(gradient.pass_of(*described(bound, gradient)), self.target)
         for one in (resolve(bound._replace(keep=True), self.target).variant, *told.variants):
             self.loaded.add(one.key)
-            entry = "few" if one.entry == "gradient" and told.few else one.entry
+            entry = "few" if one.entry == "gradient" and told.call.sums.few else one.entry
             self.kernels[entry].add(one.key)
         return told
 
@@ -164,7 +165,7 @@ def test_few_rows_need_one_kernel_more_at_most(op, columns, monkeypatch):
     first, later = (Process(monkeypatch, "sm_90") for _ in range(2))
     call(later, 64)
     for process in (first, later):
-        fitting = [rows for rows in ROWS if call(process, rows).few]
+        fitting = [rows for rows in ROWS if call(process, rows).call.sums.few]
         assert fitting == list(ROWS[: len(fitting)])
         assert not fitting or 8 in fitting
         for rows in ((1,), (1, 3), (2, 2, 2), ()):
@@ -187,7 +188,7 @@ def test_sums_have_one_order_whatever_was_called_before(monkeypatch):
         one, other = (
             process.call(op, pair, {"pair": pair, "b": vector}) for process in (first, later)
         )
-        assert one.slices == other.slices, columns
+        assert one.call.sums.slices == other.call.sums.slices, columns
         assert one.tile.rows_per_block == other.tile.rows_per_block, columns
 
 

@@ -28,10 +28,10 @@ from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import ARCHS, Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import env
+from fusedops.plan.placing import columns_apart
 from fusedops.prebuild.build_all import build_all, variants
 from fusedops.prebuild.recording import Signature, of_call
 from fusedops.run.gradient import described, gradient_of
-from fusedops.run.placing import columns_apart
 
 HERE = Path(__file__).parent
 

@@ -21,8 +21,8 @@ from fusedops.bind.bind import bind
 from fusedops.bind.geometry import place
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.run.forward import describe
-from fusedops.run.placing import columns_apart
+from fusedops.plan.forward import describe
+from fusedops.plan.placing import columns_apart
 from fusedops.schedule import Schedule
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.row_partition import piece_columns
@@ -225,8 +225,8 @@ def test_the_bytes_of_partial_sums(image):
     x = tensor(*shape, dtype=torch.float16)
     given = {name: tensor(*shape[1:3], 1, 1, dtype=torch.float16) for name in AFFINE.slots}
     told = backward_of_channels(AFFINE, x, given, "sm_90")
-    (_, output), parts = next(iter(told.targets.parts_of.values()))
-    dtype, (rows, pieces) = told.outputs[output]
+    (_, output), parts = next(iter(told.results.parts_of.values()))
+    dtype, (rows, pieces) = told.results.outputs[output]
     assert (dtype, rows, parts) == (torch.float32, 8 * 32, 8 * 32)
     assert pieces == 8 * math.prod(image) // PIECES[image]
 

@@ -13,7 +13,7 @@ from fusedops import jit, testing
 from fusedops.explain import report as explanation
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
-from fusedops.run.forward import describe
+from fusedops.plan.forward import describe
 
 H200 = Target.named("sm_90")
 

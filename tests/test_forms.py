@@ -18,10 +18,10 @@ from fusedops.bind.bind import bind
 from fusedops.functors import Functor, Role
 from fusedops.generate.arguments import Recipe, Symbol
 from fusedops.generate.target import Target
-from fusedops.run import backward_form, forward_form
-from fusedops.run.forward import describe
+from fusedops.plan.forward import describe
+from fusedops.plan.planner import Form
+from fusedops.plan.reading import Reading
 from fusedops.run.gradient import Gradient, described
-from fusedops.run.reading import Reading
 from fusedops.schedule.forward import Row, choose
 from fusedops.testing import force_schedule
 
@@ -88,14 +88,15 @@ def told(gradient, bound, reading, split, target):
         call = gradient.describe(*described(bound, gradient), target, split, reading)
     except fo.UnsupportedError as error:
         return str(error)
-    if call.apart:
+    if call is None:
         return None
     variants = [(one.key, one.words, one.name) for one in call.variants]
-    second = call.second and call.second[1:]
-    sums = (call.targets.shared_sums, call.targets.loose, call.targets.pieces_of)
-    parts = list(call.targets.parts_of.values())
+    launches = [launch[1:] for launch in call.launches]
+    results = call.results
+    sums = (results.in_shared, results.loose, results.pieces_of, call.call.sums.of_one)
+    parts = list(results.parts_of.values())
     launch = call.tile and launch_of(call.tile)
-    return variants, call.first[1:], second, call.outputs, sums, parts, launch, call.slices
+    return variants, launches, results.outputs, sums, parts, launch, call.call.sums.slices
 
 
 IDS = [f"{kind.__name__} {name}" for kind, name, _ in CHAINS]
@@ -121,7 +122,7 @@ def test_a_form_gives_what_the_call_gives_alone(kind, name, given, arch):
         described_calls += isinstance(own, tuple)
     assert described_calls > 40
     made = [form for one in known.values() for form in one.forms.values()]
-    assert any(isinstance(form, backward_form.Form) for form in made) != op.causal
+    assert any(isinstance(form, Form) for form in made) != op.causal
 
 
 def forward_told(op, bound, keep, reading, target):
@@ -131,7 +132,7 @@ def forward_told(op, bound, keep, reading, target):
     except fo.UnsupportedError as error:
         return str(error)
     launch = info.tile and launch_of(info.tile)
-    return info.variant.key, info.variant.words, info.words, info.patches, launch, info.geometry
+    return info.variant.key, info.variant.words, info.launches[0][1:], launch, info.geometry
 
 
 @pytest.mark.thorough
@@ -143,7 +144,7 @@ def test_a_form_gives_what_a_forward_call_gives_alone(kind, name, given, arch):
         first, again = (forward_told(op, bound, keep, reading, target) for _ in range(2))
         own = forward_told(kind(**given), bound, keep, reading, target)
         assert first == again == own, number
-    made = any(isinstance(form, forward_form.Form) for form in op.forms.values())
+    made = any(isinstance(form, Form) for form in op.forms.values())
     assert made != op.causal
 
 
@@ -183,7 +184,8 @@ def test_what_is_remembered_sees_another_override_and_what_acts():
 
     def now(bound=bound):
         call = gradient.describe(*described(bound, gradient), TARGET)
-        return call.kind, call.targets.shared_sums > 0, call.first[0].key, call.first[1]
+        in_shared = call.results.in_shared > 0
+        return call.call.storage, in_shared, call.variant.key, call.launches[0].words
 
     before = [now() for _ in range(3)][-1]
     with force_schedule("register"):

@@ -272,5 +272,5 @@ def test_describing_a_gradient_changes_nothing():
     gradient = Gradient(op, frozenset({"a", "b"}), frozenset())
     call = described(op.bind(x, {"a": a, "b": b}), gradient)
     for arch in ("sm_90", "x86-64-v3"):
-        assert gradient.describe(*call, Target.named(arch)).targets.loose
+        assert gradient.describe(*call, Target.named(arch)).results.loose
     assert not gradient.loose

@@ -32,8 +32,8 @@ from fusedops import testing
 from fusedops.bind.bind import KEPT, bind
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
+from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.run.gradient import Gradient
-from fusedops.run.saved_tensors import joining_name, saved_name
 from fusedops.schedule import backward as gradient_schedule
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
@@ -74,8 +74,7 @@ def backward_of(op, x, operands, arch, storage=None, options=None):
 
 def check_compiles(backward):
     """The kernels compile without a word of warning, in registers alone."""
-    stages = [backward.first[0]] + ([backward.second[0]] if backward.second else [])
-    for variant in stages:
+    for variant in backward.variants:
         _, log = compile_cuda(variant.source, variant.arch, ["--ptxas-options=-v"])
         assert "warning" not in log, log
         usage = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -145,7 +144,7 @@ def test_sums_of_any_targets_compile(arch, dtype, rows):
     given["gamma"] = tensor(1024, dtype=torch.float16, misaligned=True)
     given["beta"] = tensor(1024, 2, dtype=torch.float32)[:, 0]
     backward = backward_of(op, tensor(rows, 1024, dtype=dtype), {**given, "s": tensor()}, arch)
-    assert len(set(backward.second[0].members)) >= 6
+    assert len(set(backward.variants[1].members)) >= 6
     check_compiles(backward)
 
 
@@ -260,8 +259,8 @@ def test_rows_that_share_a_block_leave_one_part(op, columns, dtype, block, arch)
     assert backward.tile.threads_per_block == block
     rows = backward.tile.rows_per_block
     assert rows > 1
-    for _, parts in backward.targets.parts_of.values():
-        assert parts * rows == backward.slices.total
+    for _, parts in backward.results.parts_of.values():
+        assert parts * rows == backward.call.sums.slices.total
     check_compiles(backward)
 
 
@@ -278,12 +277,12 @@ def test_few_rows_leave_no_parts(operator, columns):
 
     for rows in (2, 8):
         few = backward(rows)
-        assert few.slices.total == few.tile.rows_per_block >= rows
-        assert few.second is None
-        assert not few.targets.parts_of
+        assert few.call.sums.slices.total == few.tile.rows_per_block >= rows
+        assert len(few.launches) == 1
+        assert not few.results.parts_of
     check_compiles(few)
-    assert backward(100).second is not None
-    assert backward(3).first[0].key == few.first[0].key
+    assert len(backward(100).launches) == 2
+    assert backward(3).variant.key == few.variant.key
 
 
 @pytest.mark.thorough
@@ -295,14 +294,14 @@ def test_sums_over_all_rows_beside_sums_over_some(lead, columns, fits):
     vector = tensor(columns, dtype=torch.float16)
     given = {"pair": tensor(1, lead[1], columns, dtype=torch.float16), "g": vector, "b": vector}
     backward = backward_of(op, tensor(*lead, columns, dtype=torch.float16), given, "sm_90")
-    pair = next(share for one, share in backward.sharing.items() if one.name == "pair")
+    pair = next(share for one, share in backward.call.sharing.items() if one.name == "pair")
     assert pair.group == lead[0]
     assert not pair.of_all
     rows = math.prod(lead)
-    assert backward.few == (fits and rows <= 8)
-    if backward.few:
-        assert backward.slices.total == backward.tile.rows_per_block
-        assert backward.slices.rows == (2 if lead == (2, 4) else 1)
+    assert backward.call.sums.few == (fits and rows <= 8)
+    if backward.call.sums.few:
+        assert backward.call.sums.slices.total == backward.tile.rows_per_block
+        assert backward.call.sums.slices.rows == (2 if lead == (2, 4) else 1)
     check_compiles(backward)
 
 
@@ -339,7 +338,7 @@ def test_rows_that_are_asked_for_by_line(arch):
     given = {name: g.half() for name, g in parameters(op, 8192).items()}
     backward = backward_of(op, tensor(8, 8192, dtype=torch.float16), given, arch)
     assert backward.tile.launch.prefetch == "per_line"
-    assert "Prefetch::kPerLine, true" in backward.first[0].source
+    assert "Prefetch::kPerLine, true" in backward.variant.source
     check_compiles(backward)
 
 

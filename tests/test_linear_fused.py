@@ -17,8 +17,10 @@ import fusedops as fo
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
+from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
 from fusedops.product.autograd import train
+from fusedops.product.product_kernel import Product
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -88,7 +90,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, tiling, d
     z = torch.empty(op.shape(x, w), dtype=dtype)
     bound = op.epilogue.bind(z, of(op, operands))
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
-    (launch,) = choices.describe(bound, x, w, made, HOPPER).launches
+    (launch,) = plan(Product(bound, x, w, made), HOPPER).launches
     variant = launch.variant
     assert variant.arch == "sm_90a"
     assert len(launch.words) == 8 * variant.words
@@ -107,7 +109,7 @@ def test_seed_and_offset_in_memory_are_read_once():
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     given = {**of(op, operands), "generator": torch.tensor([SEED, OFFSET])}
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), given)
-    (variant,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
+    (variant,) = plan(Product(bound, x, w, TILINGS["Together"]), HOPPER).variants
     assert variant.source.count(".drawn()") == 1
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "0 bytes spill stores, 0 bytes spill loads" in log
@@ -119,7 +121,7 @@ def test_few_integers_are_multiplied_to_64_bits():
     x, w, operands = case(torch.float16, shape=(300,))
     op = fo.Linear(store=STORES["saving"]).that_adds(w, operands)
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    (variant,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).variants
+    (variant,) = plan(Product(bound, x, w, TILINGS["Together"]), HOPPER).variants
     _, ptx, _ = nvrtc._compile(variant.source, variant.arch, [])
     packs = 4  # that share a column; two such sets are written out
     draws = 2 * (4 + packs * 16)
@@ -133,7 +135,7 @@ def test_rows_stay_in_the_order_of_the_product():
     x, w, operands = case(torch.float16, shape=(5, 999), n=1000, k=8)
     z = torch.empty(op.shape(x, w), dtype=x.dtype)
     bound = op.epilogue.bind(z, of(op, operands))
-    (launch,) = choices.describe(bound, x, w, TILINGS["Together"], HOPPER).launches
+    (launch,) = plan(Product(bound, x, w, TILINGS["Together"]), HOPPER).launches
     assert "RowSpace<2>" in launch.variant.source
     order = op.epilogue.explain(z, **of(op, operands)).visited[0]
     assert order == (1, 0), "or this shape shows nothing"
@@ -147,15 +149,15 @@ def test_what_bulk_copies_cannot_read_is_left_to_two_kernels():
     op = fo.Linear(store=STORES["gelu"])
     made = TILINGS["Together"]
     bound = op.epilogue.bind(torch.empty(op.shape(x, w), dtype=x.dtype), of(op, operands))
-    assert choices.describe(bound, x, w, made, HOPPER) is not None
+    assert plan(Product(bound, x, w, made), HOPPER) is not None
     apart = x.new_empty(3, 100, 400)[..., ::2]
     odd = x.new_empty(3, 100, 201)[..., :200]
     uneven = x.new_empty(3, 104, 200)[:, :100]
     shifted = x.new_empty(300 * 200 + 1)[1:].view(3, 100, 200)
     for given in (apart, odd, uneven, shifted):
-        assert choices.describe(bound, given, w, made, HOPPER) is None
+        assert plan(Product(bound, given, w, made), HOPPER) is None
     double = op.epilogue.bind(torch.empty(3, 100, 264, dtype=torch.float64), {"b": operands["b"]})
-    assert choices.describe(double, x, w, made, HOPPER) is None
+    assert plan(Product(double, x, w, made), HOPPER) is None
 
 
 def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
@@ -165,7 +167,8 @@ def test_operands_whose_rows_lie_far_apart_are_left_to_two_kernels():
     z = torch.empty(op.shape(x, w), **kind)
     for apart, is_one in ((264, True), ((1 << 29) - 8, True), (1 << 29, False)):
         r = torch.empty_strided((300, 264), (apart, 1), **kind)
-        told = choices.describe(op.epilogue.bind(z, {"r": r}), x, w, TILINGS["Together"], HOPPER)
+        bound = op.epilogue.bind(z, {"r": r})
+        told = plan(Product(bound, x, w, TILINGS["Together"]), HOPPER)
         assert (told is not None) is is_one
 
 

@@ -20,9 +20,11 @@ import fusedops as fo
 from fusedops.cli import app
 from fusedops.functors import AddedBias
 from fusedops.generate import tuned
+from fusedops.plan.planner import plan
 from fusedops.prebuild.recording import Signature
 from fusedops.product import choice as choices
 from fusedops.product import recorded, torch_op
+from fusedops.product.product_kernel import Product
 from fusedops.schedule import lookup
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -332,13 +334,9 @@ class TestRecorded:
         assert str(Signature.parse(str(one))) == str(one)
         (variant,) = self.built([one])
         epilogue = LAYER.that_adds(w, {"b": b}).epilogue
-        (want,) = choices.describe(
-            epilogue.bind(x.new_empty(ROWS, 256), {"b": b}),
-            x,
-            w,
-            choices.chosen(epilogue, x, w, {"b": b}, HOPPER).tiling,
-            HOPPER,
-        ).variants
+        tiling = choices.chosen(epilogue, x, w, {"b": b}, HOPPER).tiling
+        bound = epilogue.bind(x.new_empty(ROWS, 256), {"b": b})
+        (want,) = plan(Product(bound, x, w, tiling), HOPPER).variants
         assert (variant.arch, variant.key, variant.source) == ("sm_90a", want.key, want.source)
         for other in ("sm_80", "sm_100", "x86-64-v3"):
             assert not self.built([one], HOPPER.named(other))

@@ -30,8 +30,9 @@ import fusedops as fo
 from fusedops import testing
 from fusedops.bind.bind import bind
 from fusedops.declare.text import read
+from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.run.forward import Target, describe
+from fusedops.plan.forward import describe
 
 AFFINE = (("affine", "g", "c"),)
 CHAINS = {

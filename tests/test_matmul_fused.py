@@ -15,10 +15,12 @@ import fusedops as fo
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
+from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
 from fusedops.product import factors, torch_op
 from fusedops.product.autograd import train
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
+from fusedops.product.product_kernel import Product
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -79,7 +81,7 @@ def of(op, operands):
 def described(op, x, other, operands, tiling, dtype):
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype])
     bound = choices.bind_store(op.epilogue, x, other.mT, of(op, operands))
-    return choices.describe(bound, x, other.mT, made, HOPPER)
+    return plan(Product(bound, x, other.mT, made), HOPPER)
 
 
 @pytest.mark.thorough

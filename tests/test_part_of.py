@@ -12,7 +12,8 @@ from test_variants import check_compiles, tensor
 
 import fusedops as fo
 from fusedops.bind.bind import bind
-from fusedops.run import forward as plan
+from fusedops.generate.target import Target
+from fusedops.plan import forward as plan
 
 SHAPE = (5, 3, 7, 16)
 DRAW = (7, 3)
@@ -125,7 +126,7 @@ def test_kernels_of_parts_compile_for_a_gpu():
     )
     x = tensor(3, 5, 1024, dtype=torch.float16)
     given, options = operands_of(op, x.shape), {"part_of": ((6, 5, 1024), (3, 0, 0))}
-    info = plan.describe(bind(op, x, given, options), plan.Target.named("sm_90"))
+    info = plan.describe(bind(op, x, given, options), Target.named("sm_90"))
     assert "PartRowMap<" in info.variant.source
     check_compiles(info)
     check_gradient_compiles(backward_of(op, x, given, "sm_90", options=options))

@@ -17,9 +17,9 @@ from fusedops.bind.bind import bind
 from fusedops.bind.geometry import place
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.generate.target import Target
-from fusedops.run.forward import describe
+from fusedops.plan.forward import describe
+from fusedops.plan.reading import Hints, Reading, readings
 from fusedops.run.gradient import Gradient, described
-from fusedops.run.reading import Hints, Reading, readings
 from fusedops.schedule import backward, forward
 from fusedops.schedule.forward_tile import Row
 

@@ -14,6 +14,7 @@ import fusedops as fo
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
+from fusedops.plan.planner import plan
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.recording import Signature
 from fusedops.product import product_backward, recorded
@@ -66,7 +67,13 @@ def described(hidden, tiling="Together", dtype=torch.float16, wanted=None, **siz
     z = x.new_empty(*x.shape[:-1], w2.shape[1])
     dy = x.new_empty(*x.shape[:-1], w2.shape[0])
     made = dataclasses.replace(TILINGS[tiling], dtype=STORAGE[dtype], mn_major=True)
-    return product_backward.describe(epilogue.bind(z, own), frozenset(wanted), dy, w2, made, HOPPER)
+    return planned(epilogue.bind(z, own), wanted, dy, w2, made)
+
+
+def planned(bound, wanted, dy, w, tiling):
+    """The plan of the gradient as one kernel, or None."""
+    one = product_backward.ProductGradient(bound, frozenset(wanted), dy, w, tiling)
+    return plan(one, HOPPER)
 
 
 @pytest.mark.thorough
@@ -88,7 +95,7 @@ def test_what_it_writes():
     """dz, h, the gradients of operands; sums of each tile, four for 128 rows, pairs of tiles."""
     made = described("gate")
     half, single, product = torch.float16, torch.float32, (3, 100, 264)
-    assert made.outputs == [
+    assert made.results.outputs == [
         (half, product),
         (half, product),
         (single, (264,)),
@@ -101,7 +108,7 @@ def test_what_it_writes():
     assert sums.entry == "sums"
     frozen = described("gate", wanted=["g"])
     assert len(frozen.launches) == 1
-    assert len(frozen.outputs) == 3
+    assert len(frozen.results.outputs) == 3
 
 
 def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
@@ -110,16 +117,16 @@ def test_what_a_tile_cannot_add_up_is_left_to_two_kernels():
     made = dataclasses.replace(TILINGS["Together"], mn_major=True)
     for s, able in ((z[0], True), (z, True), (z[:, :1], False), (z[0, 0], False)):
         bound = op.epilogues[0].bind(z, {"s": s.float()})
-        told = product_backward.describe(bound, frozenset({"s"}), dy, w, made, HOPPER)
+        told = planned(bound, {"s"}, dy, w, made)
         assert (told is not None) is able
-        assert product_backward.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
+        assert planned(bound, (), dy, w, made) is not None
     bound = op.epilogues[0].bind(z, {"s": 2.0})
-    assert product_backward.describe(bound, frozenset(), dy, w, made, HOPPER) is not None
+    assert planned(bound, (), dy, w, made) is not None
     for left, right in ((dy[:, 1:], w[1:]), (dy, w.new_empty(264, 200).mT)):
-        assert product_backward.describe(bound, frozenset(), left, right, made, HOPPER) is None
+        assert planned(bound, (), left, right, made) is None
     twice = fo.MLP(hidden=[fo.Bias("b"), gelu(), fo.Bias("b")])
     bound = twice.epilogues[0].bind(z, {"b": z[0]})
-    assert product_backward.describe(bound, frozenset({"b"}), dy, w, made, HOPPER) is None
+    assert planned(bound, {"b"}, dy, w, made) is None
 
 
 def test_where_it_is_chosen():

@@ -11,8 +11,9 @@ from test_float8 import KINDS, awkward, nearest
 
 import fusedops as fo
 from fusedops.bind.bind import bind
+from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.run import forward
+from fusedops.plan import forward
 from fusedops.testing import check
 
 E4M3 = torch.float8_e4m3fn
@@ -224,7 +225,7 @@ def test_compiles_without_spills(arch, dtype):
     op = fo.RMSNorm(store=[fo.Affine("g", None), fo.Quantize("scale", E4M3, amax="amax")])
     given = {"g": torch.empty(4096, dtype=dtype), "scale": torch.empty(1)}
     bound = bind(op, torch.empty(8, 4096, dtype=dtype), given, {})
-    variant = forward.describe(bound, forward.Target.named(arch)).variant
+    variant = forward.describe(bound, Target.named(arch)).variant
     assert "View<float8_e4m3, 1, Column::kContiguous" in variant.source
     _, log = compile_cuda(variant.source, arch, ["--ptxas-options=-v"])
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log, log

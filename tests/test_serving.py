@@ -15,9 +15,9 @@ from fusedops.cli import app
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
 from fusedops.generate import target as targets
 from fusedops.generate.target import Target
+from fusedops.plan import forward as plan
 from fusedops.prebuild.recording import of_call
 from fusedops.run import fallback_arch as serving
-from fusedops.run import forward as plan
 from fusedops.schedule.architectures import GPUS, Gpu
 
 NEWER = Target("sm_139", Gpu(232448, 200, 2048, 60 << 20))  # of no GPU that is known

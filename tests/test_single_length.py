@@ -14,8 +14,8 @@ from fusedops.bind.bind import bind
 from fusedops.errors import CompileError
 from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
+from fusedops.plan.forward import describe
 from fusedops.run import single_length
-from fusedops.run.forward import describe
 
 LONG = (30522, 50257, 128256, 151936, 200001)
 

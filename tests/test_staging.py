@@ -16,7 +16,7 @@ from fusedops.bind.bind import bind
 from fusedops.functors import Functor
 from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
-from fusedops.run import forward as plan
+from fusedops.plan import forward as plan
 from fusedops.schedule import row_schedule as schedule
 from fusedops.schedule.architectures import GPUS
 

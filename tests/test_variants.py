@@ -17,8 +17,9 @@ from cases import ADD_NORM, ATTENTION, OPERATORS, declare, thorough
 import fusedops as fo
 from fusedops import testing
 from fusedops.bind.bind import bind
+from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
-from fusedops.run import forward as plan
+from fusedops.plan import forward as plan
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
 from fusedops.schedule.tiling import longest
@@ -74,7 +75,7 @@ def tensor(*shape, dtype=torch.float32, misaligned=False):
 def described(op, x, operands, arch, storage=None):
     """What a call on a device of this architecture would run."""
     bound = bind(op, x, operands, {})
-    target = plan.Target.named(arch)
+    target = Target.named(arch)
     if storage == "cluster" and GPUS[arch].cluster_limit == 1:
         with testing.force_schedule(storage), pytest.raises(ValueError, match="no cluster"):
             plan.describe(bound, target)
@@ -109,7 +110,7 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     op, columns = declare(OPERATORS[operator]), COLUMNS[storage][size]
     x = tensor(2, 3, columns, dtype=dtype, misaligned=not aligned)
     info = described(op, x, parameters(op, columns), arch, storage)
-    assert info.schedule == storage
+    assert info.call.storage == storage
     check_compiles(info)
 
 
@@ -433,7 +434,7 @@ def test_a_row_that_shared_memory_cannot_hold_is_refused(arch, columns):
     x = tensor(1, columns, dtype=torch.float16)
     with pytest.raises(ValueError, match=rf"{columns} columns.*{ARCHS[arch]}"):
         described(fo.Softmax(), x, {}, arch, "shared")
-    chosen = described(fo.Softmax(), x, {}, arch).schedule
+    chosen = described(fo.Softmax(), x, {}, arch).call.storage
     assert chosen == ("streaming" if arch == "sm_80" else "cluster")
 
 

@@ -247,7 +247,7 @@ def views(
 def types(
     views: Sequence[tuple[Any, ...]], maps: Sequence[tuple[Any, ...] | None]
 ) -> tuple[bytes, list[int]] | None:
-    """All that members and patches follow from of views, as ``run.symbolic.types_of`` says."""
+    """All that members and patches follow from of views, as ``plan.symbolic.types_of`` says."""
 
 def shares(
     sharing: type[_Sharing],

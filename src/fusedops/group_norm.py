@@ -6,7 +6,7 @@ An x of shape (N, C, ...) is viewed as (N, G, C / G, ...), of which the first tw
 the rows and the others make one, and so are its operands: the kernels are those of a `LayerNorm`,
 and nothing is copied for the view.
 
-May import: errors, _runtime, functors, declare, bind, run, row_op, ops.
+May import: errors, _runtime, functors, declare, bind, plan, run, row_op, ops.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Functor
 from fusedops.ops import LayerNorm
+from fusedops.plan.placing import columns_apart
 from fusedops.row_op import RowOp
 from fusedops.run.forward import make_plan
-from fusedops.run.placing import columns_apart
 from fusedops.run.refusal import refuse, stands_for_an_operator
 
 __all__ = ["GroupNorm", "InstanceNorm"]

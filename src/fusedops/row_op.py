@@ -5,8 +5,8 @@
 The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
 This class ties the two together: it says what is done where the runtime has no plan for a call.
 
-May import: errors, _runtime, functors, declare, bind, reference, run, prebuild, explain, torch_ops,
-distributed.
+May import: errors, _runtime, functors, declare, bind, reference, plan, run, prebuild, explain,
+torch_ops, distributed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
 from fusedops.declare.text import spell
 from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError
 from fusedops.functors import Functor, Role
+from fusedops.plan.reading import Hints
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.forward import make_plan
-from fusedops.run.reading import Hints
 from fusedops.run.refusal import (
     is_of_classes,
     refuse,

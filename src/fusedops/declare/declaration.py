@@ -65,8 +65,8 @@ class Declaration(Operator):
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
-        outlines: What calls of these dimensions have been found to be (`run.outline`).
-        forms: What forward kernels have in common whatever the sizes (`run.forward_form`).
+        outlines: What calls of these dimensions have been found to be (`plan.placing`).
+        forms: What forward kernels have in common whatever the sizes (`plan.planner`).
     """
 
     text: str

@@ -2,5 +2,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """`op.explain`: says in words what a call would run and why. Nothing runs.
 
-May import: errors, _runtime, functors, declare, bind, reference, schedule, generate, run.
+May import: errors, _runtime, functors, declare, bind, reference, schedule, generate, plan, run.
 """

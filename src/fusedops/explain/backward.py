@@ -13,10 +13,10 @@ from fusedops.bind.bind import KEPT, Bound
 from fusedops.errors import counted
 from fusedops.explain.report import Kept
 from fusedops.generate.target import Target
-from fusedops.run import placing
-from fusedops.run.backward import Backward
+from fusedops.plan import placing
+from fusedops.plan.planned import Planned
+from fusedops.plan.wanted_gradients import Occurrence
 from fusedops.run.gradient import described, gradient_of
-from fusedops.run.operand_gradients import Occurrence
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
@@ -69,8 +69,8 @@ class GradCall:
         names = ", ".join(self.gradient.names)
         if told is None:
             return f"gradients of {names}, on dense copies"
-        stages = "one kernel" if told.second is None else "two kernels"
-        parts = [f"gradients of {names} by {stages}, {told.kind}"]
+        stages = "one kernel" if len(told.launches) == 1 else "two kernels"
+        parts = [f"gradients of {names} by {stages}, {told.call.storage}"]
         if told.tile is not None:
             tile = told.tile
             parts.append(tile.extent)
@@ -79,7 +79,7 @@ class GradCall:
             parts.append(tile.served)
             if tile.tuned:
                 parts.append(f"launch configuration tuned on this device, from {tile.tuned}")
-        for one, share in told.sharing.items():
+        for one, share in told.call.sharing.items():
             if one.name in self.bound.tables:
                 parts.append(f"{one.name}: then summed over equal indices by torch, sorted")
             if share.kind == "each":
@@ -97,23 +97,22 @@ class GradCall:
             where = ""
             if share.kind == "column" and told.tile is not None:
                 where = f" in {_PLACES[told.tile.launch.sum_storage]}"
-            later = ", the parts added up by the second" * (one in told.targets.parts_of)
+            later = ", the parts added up by the second" * (one in told.results.parts_of)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
         for found in filter(None, (variant.cached() for variant in told.variants)):
             parts += found.remarks
         return "; ".join(parts)
 
-    def _describe(self, target: Target) -> Backward | None:
+    def _describe(self, target: Target) -> Planned | None:
         if placing.columns_apart(self.bound):
             return None
-        told = self.gradient.describe(*described(self.bound, self.gradient), target)
-        return None if told.apart else told
+        return self.gradient.describe(*described(self.bound, self.gradient), target)
 
 
-def _of_channels(told: Backward, one: Occurrence) -> str:
+def _of_channels(told: Planned, one: Occurrence) -> str:
     """How the gradient of an operand with one value for several columns is made, in words."""
-    (_, output), _ = told.targets.parts_of[one]
-    dtype, (rows, pieces) = told.outputs[output]
+    (_, output), _ = told.results.parts_of[one]
+    dtype, (rows, pieces) = told.results.outputs[output]
     return (
         f"each row leaves {counted(pieces, 'sum')} over pieces of its columns "
         f"({rows * pieces * dtype.itemsize} bytes in all), added up by the second"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out what a call would run and why, without running, drawing or building anything.
 
-The facts are those that a plan is made of (`run.forward.describe`); this module words them.
+The facts are those that a plan is made of (`plan.planner`); this module words them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
 from fusedops.functors import Functor
 from fusedops.generate.target import Target, device_info
 from fusedops.generate.views import View
+from fusedops.plan import placing
+from fusedops.plan.planned import Planned
 from fusedops.reference.dropout_mask import threshold
-from fusedops.run import contiguous, forward, placing
-from fusedops.run.forward import ForwardInfo
+from fusedops.run import contiguous, forward
 from fusedops.run.refusal import refuse
 from fusedops.schedule import override
 from fusedops.schedule.forward import HOST_BUFFERED
@@ -85,7 +86,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
         rows=math.prod(bound.row_shape),
         columns=bound.columns,
         visited=_visited(described, info),
-        schedule=None if info is None else info.schedule,
+        schedule=None if info is None else info.call.storage,
         tile=None if info is None else info.tile,
         why=_why(bound, info, target),
         operands=operands,
@@ -103,7 +104,7 @@ def explain(bound: Bound, target: Target | None = None) -> Explanation:
     )
 
 
-def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = False) -> Place:
+def _place(bound: Bound, name: str, info: Planned | None, *, out: bool = False) -> Place:
     tensor: Tensor | None
     if out:
         tensor = bound.out.get(name)
@@ -114,8 +115,7 @@ def _place(bound: Bound, name: str, info: ForwardInfo | None, *, out: bool = Fal
     touched = math.prod(shape) if tensor is None else _touched(tensor)
     if info is None:
         return Place(dtype, shape, "not touched", None, "nothing is launched", 0)
-    view = info.outputs[name] if out else info.operands[name]
-    assert isinstance(view, View)
+    view = info.call.views["out", name] if out else info.call.views[name]
     lies = ["one value" if name in bound.op.maxima else _columns_lie(view)]
     if tensor is not None and not out and name in bound.tables:
         lies = ["looked up by an index"]
@@ -197,7 +197,7 @@ def _width(
     return width, f"{text}: {' and '.join(limits)}"
 
 
-def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], str]:
+def _visited(bound: Bound, info: Planned | None) -> tuple[tuple[int, ...], str]:
     if info is None:
         return (), "none is visited"
     geometry = info.geometry
@@ -206,9 +206,9 @@ def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], s
     if list(order) == sorted(order):
         return order, f"in the order of x's dimensions, {walked}"
     sharers = []
-    for name, view in info.operands.items():
+    for name, view in info.call.views.items():
         tensor = bound.operands.get(name)
-        if not isinstance(tensor, Tensor) or not isinstance(view, View):
+        if not isinstance(tensor, Tensor):
             continue
         dims = _shared_dims(bound, tensor)
         large = _touched(tensor) * tensor.element_size() >= SHARED_BYTES
@@ -220,7 +220,7 @@ def _visited(bound: Bound, info: ForwardInfo | None) -> tuple[tuple[int, ...], s
     )
 
 
-def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
+def _why(bound: Bound, info: Planned | None, target: Target) -> str:
     if info is None:
         return "nothing is launched: x has no elements"
     columns, tile = info.geometry.columns, info.tile
@@ -228,7 +228,7 @@ def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
     if tile is None and not bound.op.reduces:
         return f"{forced}nothing is reduced: rows are read and written piece by piece"
     if tile is None:
-        if info.schedule == "streaming":
+        if info.call.storage == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         most = info.variant.most_columns
         return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
@@ -266,7 +266,7 @@ def _why(bound: Bound, info: ForwardInfo | None, target: Target) -> str:
     return "; ".join(parts)
 
 
-def _variant(info: ForwardInfo | None) -> tuple[Cached | None, str, tuple[str, ...]]:
+def _variant(info: Planned | None) -> tuple[Cached | None, str, tuple[str, ...]]:
     """The variant's state, its name and place in words, and remarks on how it was built."""
     if info is None:
         return None, "none is needed", ()
@@ -300,7 +300,7 @@ def _left_out(bound: Bound) -> tuple[Functor, ...]:
 
 
 def _notes(
-    bound: Bound, acting: Sequence[Functor], info: ForwardInfo | None, gradients: GradCall | None
+    bound: Bound, acting: Sequence[Functor], info: Planned | None, gradients: GradCall | None
 ) -> tuple[str, ...]:
     notes = []
     last = max((i for i, f in enumerate(bound.load) if not f.masks), default=-1)
@@ -313,7 +313,7 @@ def _notes(
     for functor in acting:
         if functor.masks and functor.positions and functor not in bounded:
             notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
-    if info is not None and info.schedule == "streaming" and bound.op.reduces:
+    if info is not None and info.call.storage == "streaming" and bound.op.reduces:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:
         notes.append(f"a call in grad mode raises: {gradients.refused}")

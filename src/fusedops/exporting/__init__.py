@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export a declaration: one header of plain functions, for programs without Python and torch.
 
-May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, row_op, product.
+May import: version, errors, _runtime, jit, declare, bind, schedule, generate, plan, run, row_op,
+product.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from fusedops.errors import shortened
 from fusedops.exporting import text
-from fusedops.exporting.passes import Pass, backward_pass, forward_pass
+from fusedops.exporting.passes import ExportedPass, backward_pass, forward_pass
 from fusedops.exporting.text import (
     ALIGNMENT,
     CUDA_HEAD,
@@ -213,7 +214,7 @@ def command(target: Target) -> tuple[str, ...]:
     return ("nvcc", standard, "-gencode", f"arch={virtual},code={target.arch}")
 
 
-def _parameters(name: str, passes: list[Pass], gpu: bool) -> dict[str, tuple[str, ...]]:
+def _parameters(name: str, passes: list[ExportedPass], gpu: bool) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for one in passes:
         rows = ("rows",) if one.rows is None else ()
@@ -230,7 +231,7 @@ def _parameters(name: str, passes: list[Pass], gpu: bool) -> dict[str, tuple[str
     return found
 
 
-def _workspace(name: str, one: Pass) -> str:
+def _workspace(name: str, one: ExportedPass) -> str:
     """How much memory the caller gives the backward pass."""
     rows = "int64_t rows" if one.rows is None else ""
     slices = ""
@@ -247,7 +248,7 @@ def _workspace(name: str, one: Pass) -> str:
     )
 
 
-def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
+def _head(name: str, op: RowOp, target: Target, passes: list[ExportedPass]) -> str:
     """The comment at the top of the header."""
     gpu = target.gpu is not None
     compiled = f'{shlex.join(command(target))} -I"$(fusedops --include)"'
@@ -285,7 +286,7 @@ def _head(name: str, op: RowOp, target: Target, passes: list[Pass]) -> str:
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
 
-def _rows(one: Pass) -> list[str]:
+def _rows(one: ExportedPass) -> list[str]:
     kind = one.kind.capitalize()
     if one.rows is not None:
         return [f"{kind}: the shapes are fixed."]

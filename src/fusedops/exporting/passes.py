@@ -18,14 +18,14 @@ from fusedops.bind.geometry import Geometry
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target
-from fusedops.generate.variant import Variant
-from fusedops.run import forward
-from fusedops.run.backward import Backward
-from fusedops.run.backward_schedule import in_one_block
+from fusedops.plan import forward
+from fusedops.plan.backward_schedule import in_one_block
+from fusedops.plan.planned import Launch, Planned
+from fusedops.plan.reading import EXACT
+from fusedops.plan.saved_tensors import joining_name, saved_name
+from fusedops.plan.second_stage import argument_of
+from fusedops.plan.wanted_gradients import WantedGradients
 from fusedops.run.gradient import Gradient, described
-from fusedops.run.reading import EXACT
-from fusedops.run.saved_tensors import joining_name, saved_name
-from fusedops.run.wanted_gradients import WantedGradients
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import HOST_SLICE
 
@@ -35,30 +35,25 @@ _HELPERS = "exported::"
 _ROWS = (0, "rows")
 
 
-class Launch(NamedTuple):
+class ExportedLaunch(NamedTuple):
     """One kernel of a pass.
 
     Attributes:
-        words: The content of its argument, as a plan has it.
-        writes: Which word gets which value at each call.
+        launch: The launch of a plan, whose rows and grid are those of the example.
+        writes: Which word of the argument gets which value at each call.
         total: How many rows, slices or sums there are, an expression.
         grid: Blocks, an expression.
-        block: Threads of a block.
-        shared: Bytes of dynamic shared memory.
         cluster: Blocks of a cluster.
     """
 
-    variant: Variant
-    words: bytes
+    launch: Launch
     writes: tuple[tuple[int, str], ...]
     total: str
     grid: str
-    block: int
-    shared: int
     cluster: int = 1
 
 
-class Pass(NamedTuple):
+class ExportedPass(NamedTuple):
     """One exported function: parameters, kernel launches, workspace.
 
     Attributes:
@@ -74,18 +69,18 @@ class Pass(NamedTuple):
 
     kind: str
     parameters: tuple[Parameter, ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[ExportedLaunch, ...]
     rows: int | None
     slices: str | None = None
     pieces: tuple[str, ...] = ()
     fewest: int = 0
 
 
-def forward_pass(bound: Bound, target: Target) -> Pass:
+def forward_pass(bound: Bound, target: Target) -> ExportedPass:
     """The pass that a call of the op runs."""
-    info = forward.describe(bound, target, EXACT)
-    tile, rows = info.tile, info.geometry.rows
-    fixed = not _any_rows(bound, info.geometry)
+    planned = forward.describe(bound, target, EXACT)
+    (launch,), tile, rows = planned.launches, planned.tile, planned.geometry.rows
+    fixed = not _any_rows(bound, planned.geometry)
     parameters = Parameters()
     parameters.tensor(0, "x", bound.x)
     for name, slot in bound.op.slots.items():
@@ -98,82 +93,67 @@ def forward_pass(bound: Bound, target: Target) -> Pass:
         parameters.output(number, called, bound.output_dtype(name), shape, joins)
     blocks = 1 if tile is None else tile.rows_per_block
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
-    launch = Launch(
-        info.variant,
-        info.words,
-        (*parameters.writes(info.patches), *([] if fixed else [_ROWS])),
+    exported = ExportedLaunch(
+        launch,
+        (*parameters.writes(launch.patches), *([] if fixed else [_ROWS])),
         str(rows) if fixed else "rows",
         f"{_HELPERS}blocks({rows if fixed else 'rows'}, {blocks}, {apart})",
-        1 if tile is None else tile.threads_per_block,
-        0 if tile is None else tile.shared_bytes,
         cluster,
     )
-    used = parameters.used(info.patches)
-    return Pass("forward", used, (launch,), rows if fixed else None)
+    used = parameters.used(launch.patches)
+    return ExportedPass("forward", used, (exported,), rows if fixed else None)
 
 
-def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> Pass:
+def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> ExportedPass:
     """The pass that makes these gradients.
 
     Raises:
         UnsupportedError: A gradient would have to be summed by the caller.
     """
     dy, given, options = described(bound, gradient)
-    plan = gradient.describe(dy, given, options, target, reading=EXACT)
-    fixed = plan.apart or not _any_rows(bound, plan.geometry)
+    planned = gradient.describe(dy, given, options, target, reading=EXACT)
+    fixed = planned is None or not _any_rows(bound, planned.geometry)
     if not fixed:
-        plan = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
-    _check_sums(bound, gradient, plan)
-    parameters = _backward_parameters(bound, gradient, plan, dy, given)
-    total = str(plan.slices.total) if fixed else "slices.per_span"
+        planned = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
+    if planned is None:
+        raise UnsupportedError(
+            f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
+            "made on copies; make x and its operands dense, with the reduced dimensions last"
+        )
+    _check_sums(bound, gradient, planned)
+    parameters = _backward_parameters(bound, gradient, planned, dy, given)
+    first, *second = planned.launches
+    results, tile, rows = planned.results, planned.tile, planned.geometry.rows
+    total = str(first.rows) if fixed else "slices.per_span"
     pieces: list[str] = []
-    for number, (dtype, (parts, wide)) in enumerate(plan.outputs[plan.returned :], plan.returned):
+    returned = len(gradient.names)
+    for number, (dtype, (parts, wide)) in enumerate(results.outputs[returned:], returned):
         parameters.scratch(number, f"piece{len(pieces)}")
-        size = f"{_share(plan, total, parts, number)} * {wide * dtype.itemsize}"
+        size = f"{_share(planned, total, parts, number)} * {wide * dtype.itemsize}"
         pieces.append(f"{_HELPERS}piece({size})")
-    tile, rows = plan.tile, plan.geometry.rows
-    variant, words, patches = plan.first
     lanes = 1 if tile is None else tile.rows_per_block
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
-    launches = [
-        Launch(
-            variant,
-            words,
-            (*parameters.writes(patches), *([] if fixed else [_ROWS, *_slices(words)])),
-            total,
-            _blocks(total, lanes, apart),
-            1 if tile is None else tile.threads_per_block,
-            plan.targets.shared_sums * bound.compute.itemsize,
-            cluster,
-        )
-    ]
-    if plan.second is not None:
-        sums, words, of_sums, count, _, grid, block, _ = plan.second
+    open_words = [] if fixed else [_ROWS, *_slices(first.words)]
+    writes = (*parameters.writes(first.patches), *open_words)
+    launches = [ExportedLaunch(first, writes, total, _blocks(total, lanes, apart), cluster)]
+    for sums in second:
         shares = [
-            _share(plan, total, parts, number)
-            for (_, number), parts in plan.targets.parts_of.values()
+            _share(planned, total, parts, number)
+            for (_, number), parts in results.parts_of.values()
         ]
-        parts_of = [] if fixed else list(zip(plan.parts_at, shares, strict=True))
-        launches.append(
-            Launch(
-                sums,
-                words,
-                (*parameters.writes(of_sums), *parts_of),
-                str(count),
-                str(grid),
-                block,
-                0,
-            )
-        )
-        patches = [*patches, *of_sums]
-    return Pass(
+        call = planned.call
+        at = argument_of(call.views, results.parts_of, results.pieces_of, call.compute).parts_at
+        parts_of = [] if fixed else list(zip(at, shares, strict=True))
+        writes = (*parameters.writes(sums.patches), *parts_of)
+        launches.append(ExportedLaunch(sums, writes, str(sums.rows), str(sums.grid)))
+    return ExportedPass(
         "backward",
-        parameters.used(patches),
+        parameters.used([patch for one in planned.launches for patch in one.patches]),
         tuple(launches),
         rows if fixed else None,
-        None if fixed else _cut(plan, target),
+        None if fixed else _cut(planned, target),
         tuple(pieces),
-        0 if fixed or not pieces else _fewest(plan),
+        0 if fixed or not pieces else _fewest(planned),
     )
 
 
@@ -199,7 +179,7 @@ def _operand(parameters: Parameters, slot: int, name: str, bound: Bound) -> None
 
 
 def _backward_parameters(
-    bound: Bound, gradient: WantedGradients, plan: Backward, dy: Tensor, given: dict[str, object]
+    bound: Bound, gradient: WantedGradients, planned: Planned, dy: Tensor, given: dict[str, object]
 ) -> Parameters:
     """Name gradients and saved tensors after the forward tensors they belong to."""
     parameters, op, numbers = Parameters(), bound.op, gradient.numbers
@@ -214,21 +194,16 @@ def _backward_parameters(
         if isinstance(value, Tensor) and (name != "kept" or op.kept):
             parameters.tensor(numbers[keyword], name, value)
     for number, name in enumerate(gradient.names):
-        dtype, shape = plan.outputs[number]
+        dtype, shape = planned.results.outputs[number]
         parameters.output(number, f"d{name}", dtype, shape)
     return parameters
 
 
-def _check_sums(bound: Bound, gradient: Gradient, plan: Backward) -> None:
+def _check_sums(bound: Bound, gradient: Gradient, planned: Planned) -> None:
     """Refuse gradients that a kernel does not finish."""
-    if plan.apart:
-        raise UnsupportedError(
-            f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "
-            "made on copies; make x and its operands dense, with the reduced dimensions last"
-        )
-    if not (gradient.loose or plan.targets.loose):
+    if not (gradient.loose or planned.results.loose):
         return
-    apart = {one.name for one, share in plan.sharing.items() if share.kind == "apart"}
+    apart = {one.name for one, share in planned.call.sharing.items() if share.kind == "apart"}
     looked_up = {*bound.tables} & {*gradient.names}
     names = gradient.names
     twice = {name for name in names if names.count(name) > 1}
@@ -253,31 +228,31 @@ def _blocks(slices: str, of_block: int, apart: int) -> str:
     return slices if of_block == 1 else f"({slices} + {of_block - 1}) / {of_block}"
 
 
-def _cut(plan: Backward, target: Target) -> str:
+def _cut(planned: Planned, target: Target) -> str:
     """As `row_partition.cut` does with rows of one dimension."""
-    tile = plan.tile
+    tile = planned.tile
     if tile is None:
-        most = f"{_HELPERS}host_slices(rows, {_fewest_rows(plan)})"
+        most = f"{_HELPERS}host_slices(rows, {_fewest_rows(planned)})"
         return f"fusedops::cut_rows(rows, {most}, 1, 1)"
-    summed = any(s.group > 1 for s in plan.sharing.values() if s.kind in ("column", "row"))
+    summed = any(s.group > 1 for s in planned.call.sharing.values() if s.kind in ("column", "row"))
     if not tile.launch.persistent and not summed:
         return "fusedops::cut_rows(rows, rows, 1, 1)"
     resident = resident_rows(tile, target.multiprocessors)
     return f"fusedops::cut_rows(rows, {resident}, 1, {tile.rows_per_block})"
 
 
-def _fewest(plan: Backward) -> int:
+def _fewest(planned: Planned) -> int:
     """Rows from which on the op makes sums over them in parts."""
-    tile, gpu = plan.tile, plan.target.gpu
+    tile, gpu = planned.tile, planned.call.target.gpu
     if tile is None or gpu is None:
-        return 2 * _fewest_rows(plan)
+        return 2 * _fewest_rows(planned)
     few = in_one_block(tile, gpu)
     return 2 if few is None else 1 + few.rows_per_block
 
 
-def _fewest_rows(plan: Backward) -> int:
+def _fewest_rows(planned: Planned) -> int:
     """Of a slice on a CPU."""
-    return -(-HOST_SLICE // plan.geometry.columns)
+    return -(-HOST_SLICE // planned.geometry.columns)
 
 
 def _slices(words: bytes) -> list[tuple[int, str]]:
@@ -286,16 +261,16 @@ def _slices(words: bytes) -> list[tuple[int, str]]:
     return [(first, "slices.rows"), (first + 1, "slices.span"), (first + 2, "slices.per_span")]
 
 
-def _share(plan: Backward, total: str, parts: int, number: int) -> str:
+def _share(planned: Planned, total: str, parts: int, number: int) -> str:
     """So many parts as an expression of all slices: one for each, or for each block of them.
 
     `number` is that of the output that holds them. Where columns share an element there is a part
     for each row.
     """
-    for one, ((_, output), _) in plan.targets.parts_of.items():
-        if output == number and plan.sharing[one].kind == "channel":
+    for one, ((_, output), _) in planned.results.parts_of.items():
+        if output == number and planned.call.sharing[one].kind == "channel":
             return str(parts) if total.isdigit() else "rows"
-    each = plan.slices.total // parts
+    each = planned.launches[0].rows // parts
     if total.isdigit():
         return str(parts)
     return total if each == 1 else f"{total} / {each}"

@@ -16,9 +16,9 @@ from torch import Tensor
 from fusedops.bind.bind import Bound, bind, floating
 from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError
-from fusedops.exporting.passes import Launch, Pass
+from fusedops.exporting.passes import ExportedLaunch, ExportedPass
 from fusedops.generate.source import CUDA_LINKAGE, HOST_LINKAGE
-from fusedops.run import placing
+from fusedops.plan import placing
 from fusedops.run.gradient import Gradient
 
 if TYPE_CHECKING:
@@ -101,34 +101,36 @@ def _meta(value: Any) -> Any:
 ALIAS = "namespace exported = fusedops::exported;"
 
 
-def parts(passes: Sequence[Pass]) -> str:
+def parts(passes: Sequence[ExportedPass]) -> str:
     """Include lines, and definitions of functors that no header has."""
-    texts = [launch.variant.text for one in passes for launch in one.launches]
+    texts = [each.launch.variant.text for one in passes for each in one.launches]
     headers = dict.fromkeys(header for text in texts for header in text.headers)
     includes = [f"#include <fusedops/{name}>" for name in (*headers, "host/call.cuh")]
     definitions = dict.fromkeys(one for text in texts for one in text.definitions)
     return "\n".join([*includes, *map(_guarded, definitions)])
 
 
-def kernels(name: str, one: Pass, old: str, new: str) -> str:
+def kernels(name: str, one: ExportedPass, old: str, new: str) -> str:
     """The kernels of a pass, each in a namespace of its own, inside fusedops to see its names.
 
     `old` is the linkage that the generated text has, `new` that of a header.
     """
     blocks = []
-    for number, launch in enumerate(one.launches):
-        kernel = launch.variant.text.kernel.replace(old, new)
+    for number, each in enumerate(one.launches):
+        kernel = each.launch.variant.text.kernel.replace(old, new)
         space = f"fusedops::{namespace(name, one, number)}"
         blocks.append(f"namespace {space} {{\n\n{kernel}\n}}  // namespace {space}\n")
     return "\n".join(blocks)
 
 
-def namespace(name: str, one: Pass, number: int) -> str:
+def namespace(name: str, one: ExportedPass, number: int) -> str:
     """Where a kernel of a pass is, seen from namespace fusedops or under the alias."""
     return f"exported::{name}_{one.kind}{'_sums' if number else ''}"
 
 
-def function(head: str, first: Sequence[str], one: Pass, body: str, *, about: bool = True) -> str:
+def function(
+    head: str, first: Sequence[str], one: ExportedPass, body: str, *, about: bool = True
+) -> str:
     """C++ of a function that takes `first` and then a pass's parameters."""
     lines = [(text, "") for text in first]
     if one.rows is None:
@@ -144,13 +146,13 @@ def function(head: str, first: Sequence[str], one: Pass, body: str, *, about: bo
     return f"inline {head}(\n{signature}\n) {{\n{textwrap.indent(body, '  ')}}}\n"
 
 
-def arguments(one: Pass, *first: str) -> str:
+def arguments(one: ExportedPass, *first: str) -> str:
     """Arguments that forward a pass's parameters to another function."""
     own = ["rows"] * (one.rows is None) + [parameter.name for parameter in one.parameters]
     return ", ".join([*first, *own, *(["workspace"] if one.kind == "backward" else [])])
 
 
-def checks(one: Pass, invalid: str, misaligned: str, alignment: int) -> str:
+def checks(one: ExportedPass, invalid: str, misaligned: str, alignment: int) -> str:
     """Statements that return an error for invalid arguments. Without rows, pointers may be null."""
     tensors = [p.name for p in one.parameters if p.role == "tensor"]
     if one.pieces:
@@ -173,7 +175,7 @@ def checks(one: Pass, invalid: str, misaligned: str, alignment: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def pieces(one: Pass) -> str:
+def pieces(one: ExportedPass) -> str:
     """The slices, and the workspace cut up."""
     lines = []
     if one.slices is not None:
@@ -185,13 +187,13 @@ def pieces(one: Pass) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def filled(launch: Launch) -> str:
+def filled(each: ExportedLaunch) -> str:
     """The kernel's argument, `words`."""
-    words = struct.unpack(f"<{len(launch.words) // 8}Q", launch.words)
+    words = struct.unpack(f"<{len(each.launch.words) // 8}Q", each.launch.words)
     content = textwrap.fill(", ".join(map(_word, words)), 92, break_on_hyphens=False)
     lines = [
         f"alignas(16) uint64_t words[] = {{\n{textwrap.indent(content, '    ')}}};",
-        *(f"exported::put(words + {word}, {value});" for word, value in launch.writes),
+        *(f"exported::put(words + {word}, {value});" for word, value in each.writes),
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -222,13 +224,11 @@ CUDA_HEAD = """\
 CUDA_KERNEL = (CUDA_LINKAGE, "template <class = void>")
 
 
-def cuda_functions(name: str, one: Pass) -> str:
+def cuda_functions(name: str, one: ExportedPass) -> str:
     """The function of a pass for GPUs: it launches kernels on a stream, and never waits."""
     body = checks(one, "cudaErrorInvalidValue", "cudaErrorMisalignedAddress", ALIGNMENT)
     body += pieces(one)
-    *before, last = [
-        _launched(name, one, number, launch) for number, launch in enumerate(one.launches)
-    ]
+    *before, last = [_launched(name, one, number, each) for number, each in enumerate(one.launches)]
     for launched in before:
         call = textwrap.indent(launched, "  ")
         body += f"{{\n{call}  if (status != cudaSuccess) return status;\n}}\n"
@@ -237,13 +237,13 @@ def cuda_functions(name: str, one: Pass) -> str:
     return function(f"cudaError_t {name}_{one.kind}", stream, one, body)
 
 
-def _launched(name: str, one: Pass, number: int, launch: Launch) -> str:
+def _launched(name: str, one: ExportedPass, number: int, each: ExportedLaunch) -> str:
     space = namespace(name, one, number)
     kernel = f"reinterpret_cast<const void*>({space}::fusedops_kernel<>)"
-    sizes = f"{launch.grid}, {launch.block}, {launch.shared}, cuda_stream"
-    cluster = f", {launch.cluster}" if launch.cluster > 1 else ""
+    sizes = f"{each.grid}, {each.launch.block}, {each.launch.shared}, cuda_stream"
+    cluster = f", {each.cluster}" if each.cluster > 1 else ""
     return (
-        f"{filled(launch)}"
+        f"{filled(each)}"
         f"const cudaError_t status = exported::launch(\n"
         f"    {kernel},\n    {sizes}, words{cluster});\n"
     )
@@ -265,7 +265,7 @@ HOST_KERNEL = (HOST_LINKAGE, "__attribute__((weak))")
 _RANGE = ["int64_t begin", "int64_t end"]
 
 
-def host_functions(name: str, one: Pass) -> str:
+def host_functions(name: str, one: ExportedPass) -> str:
     """The functions of a pass for CPUs: over all rows on the calling thread, or a range of them.
 
     Backward, what threads share are slices of the rows; sums that several slices have a part in are
@@ -276,11 +276,11 @@ def host_functions(name: str, one: Pass) -> str:
     rows = "int64_t rows" if one.rows is None else ""
     stage, *sums = one.launches
     body = checks(one, "1", "2", 0) + pieces(one)
-    for number, launch in enumerate(one.launches):
+    for number, each in enumerate(one.launches):
         kernel = f"{namespace(name, one, number)}::fusedops_rows"
         run = (
-            f"if (begin < 0 || begin > end || end > {launch.total}) return 1;\n"
-            f"{filled(launch)}"
+            f"if (begin < 0 || begin > end || end > {each.total}) return 1;\n"
+            f"{filled(each)}"
             f"{kernel}(words, begin, end);\n"
         )
         body += f"if (stage == {number}) {{\n{textwrap.indent(run, '  ')}}}\n"

@@ -23,10 +23,11 @@ from fusedops.errors import FusedOpsError
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
+from fusedops.plan import forward, placing
+from fusedops.plan.saved_tensors import RESULT
 from fusedops.prebuild.recording import Signature
-from fusedops.run import contiguous, forward, placing
+from fusedops.run import contiguous
 from fusedops.run.gradient import Gradient, described, gradient_of
-from fusedops.run.saved_tensors import RESULT
 from fusedops.schedule.tiling import samples
 
 
@@ -211,9 +212,9 @@ def _of_backward(
     target: Target,
 ) -> Iterable[Variant]:
     told = gradient.describe(dy, given, options, target)
-    if told.apart:
+    if told is None:
         told = gradient.describe(*gradient.copies(dy, given), options, target)
-    return () if told.apart else told.variants
+    return () if told is None else told.variants
 
 
 def _calls(one: Signature) -> Iterator[Bound]:

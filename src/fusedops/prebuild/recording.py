@@ -34,7 +34,7 @@ from fusedops.jit import env
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
     from fusedops.generate.variant import Variant
-    from fusedops.run.wanted_gradients import WantedGradients
+    from fusedops.plan.wanted_gradients import WantedGradients
 
 _TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
 _ALIGNED = 16

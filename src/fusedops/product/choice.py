@@ -16,6 +16,9 @@ from fusedops.bind.bind import Bound
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
+from fusedops.plan.planned import Planned
+from fusedops.plan.planner import plan
+from fusedops.plan.saved_tensors import needed
 from fusedops.product.factors import (
     HALVES,
     as_factor,
@@ -24,9 +27,7 @@ from fusedops.product.factors import (
     torch_copies,
     wants_gradient,
 )
-from fusedops.product.product_kernel import describe
-from fusedops.run.planned import Planned
-from fusedops.run.saved_tensors import needed
+from fusedops.product.product_kernel import Product
 from fusedops.schedule import override
 from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, Gpu, ProductTiling
 from fusedops.schedule.features import ProductFeatures
@@ -313,7 +314,7 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
     x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
     arguments = as_if_cast(epilogue, arguments, dtype)
     bound = bind_store(epilogue, x, w, arguments)
-    if describe(bound, x, w, choice.tiling, Target.of(x.device)) is None:
+    if plan(Product(bound, x, w, choice.tiling)) is None:
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
@@ -351,4 +352,4 @@ def plan_product(epilogue: Map, x: Tensor, w: Tensor, arguments: dict[str, Any])
     if tiling is None:
         return None
     bound = bind_store(epilogue, x, w, arguments)
-    return describe(bound, x, w, tiling, Target.of(x.device))
+    return plan(Product(bound, x, w, tiling))

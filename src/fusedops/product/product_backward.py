@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,15 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed, Sharing, shares_of
+from fusedops.generate.product import write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import STORAGE, Number, Part, View, contiguous, part_of, views_of
+from fusedops.generate.views import STORAGE, Part, View, contiguous, part_of
 from fusedops.map import Map
+from fusedops.plan.planned import Call, Results, Tensors
+from fusedops.plan.planner import plan
+from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurrences
 from fusedops.product.choice import (
     HALVES_ALONE,
     Choice,
@@ -38,26 +42,20 @@ from fusedops.product.choice import (
 )
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import (
-    WIDTH,
-    build_or_warn,
-    factors_of,
-    in_order,
-    launch_of,
-)
-from fusedops.run.backward_schedule import sums_schedule
-from fusedops.run.operand_gradients import Occurrence, acting_place, gradient_like, occurrences
-from fusedops.run.outline import is_shared
-from fusedops.run.planned import Launch, Planned
-from fusedops.run.reading import USUAL
-from fusedops.run.second_stage import argument_of, second_stage
+from fusedops.product.product_kernel import build_or_warn, factors_of, is_near
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
 
+if TYPE_CHECKING:
+    from fusedops.bind.geometry import Geometry
+    from fusedops.generate.arguments import ArgumentWriter
+    from fusedops.plan.placing import Outline
+    from fusedops.plan.reading import Reading
+
 __all__ = [
     "ProductBackward",
+    "ProductGradient",
     "chosen",
-    "describe",
     "explained",
     "features_of",
     "gradient_variants",
@@ -174,23 +172,16 @@ class ProductBackward:
         if tiling is None or epilogue.lacking(operands):
             return None
         bound = epilogue.bind(z, {**operands, **options})
-        planned = describe(bound, self._wanted, dy, w, tiling, Target.of(dy.device))
+        planned = plan(ProductGradient(bound, self._wanted, dy, w, tiling))
         if planned is None:
             return None
-        plan = build_or_warn(planned, epilogue.name)
-        self.able = plan is not None
-        return plan
+        made = build_or_warn(planned, epilogue.name)
+        self.able = made is not None
+        return made
 
 
-def describe(
-    bound: Bound,
-    wanted: frozenset[str],
-    dy: Tensor,
-    w: Tensor,
-    tiling: ProductTiling,
-    target: Target,
-) -> Planned | None:
-    """The launches of a call, or None where one kernel cannot run it.
+class ProductGradient:
+    """The pass of the gradients of z and of operands as one kernel.
 
     It allocates dz, h, the gradients of operands, and then workspaces.
 
@@ -200,88 +191,105 @@ def describe(
         dy: The gradient of y, of shape (..., N).
         w: The weight, of shape (N, H).
         tiling: The form of the kernel, for an MN-major w.
-        target: The GPU that the grid is for.
     """
-    op = bound.op
-    uses = occurrences(op, wanted)
-    numbers = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
-    numbers["w"] = len(op.slots) + 2
-    factors = factors_of(bound, dy, w, numbers["w"], tiling)
-    if factors is None or len({one.name for one in uses}) < len(uses):
-        return None
-    outputs: list[tuple[torch.dtype, tuple[int, ...]]] = []
 
-    def made(dtype: torch.dtype, shape: Sequence[int]) -> Part:
-        outputs.append((dtype, tuple(shape)))
-        strides = contiguous(tuple(shape))
-        return Part(tuple(shape), strides, dtype, (_runtime.OUTPUT, len(outputs) - 1), 16)
+    entry = "product_gradient"
+    product = "Linear"
+    gradient = from_result = False
+    in_order = True
 
-    parts: dict[Any, Part] = {"x": part_of(bound.x, (_runtime.POINTER, numbers["x"]))}
-    for name, value in bound.operands.items():
-        if isinstance(value, Tensor):
-            patch = (_runtime.POINTER, numbers[name])
-            parts[name] = part_of(value, patch, is_shared(bound, name, value, USUAL.vectors))
-    inputs = [*parts]
-    parts["to",] = made(bound.x.dtype, bound.x.shape)
-    parts["again",] = made(bound.dtype, bound.x.shape)
-    for one in uses:
-        like = gradient_like(bound, one)
-        parts[one] = made(like.dtype, like.shape)
-    placing = in_order(bound, [*parts.values()])
-    if placing is None:
-        return None
-    geometry = placing.geometry
-    columns = geometry.columns
-    views = dict(
-        zip(parts, views_of([*parts.values()], placing.places, WIDTH, columns), strict=True)
-    )
-    places = [views[one].placed for one in uses]
-    shares = dict(zip(uses, shares_of(places, geometry.sizes, columns), strict=True))
-    if not all(_can_add(share, geometry.rows) for share in shares.values()):
-        return None
-    operands: dict[str, View | Number] = {name: views[name] for name in inputs}
-    for name, value in bound.operands.items():
-        if name not in operands:
-            operands[name] = Number(numbers[name], isinstance(value, int))
-    maps = iter(placing.places[len(parts) :])
-    write, members = placing.argument(maps, operands, {}, numbers)
-    members.append(Member(write.view(views["again",]), "again"))
-    members.append(Member(write.view(views["to",]), "to"))
-    parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
-    for one in uses:
-        place = acting_place(op, bound, one)
-        kind, view = "Each", views[one]
-        if shares[one].kind != "each":
-            count = tiling.parts(geometry.rows)
-            patch = (_runtime.OUTPUT, len(outputs))
-            outputs.append((torch.float32, (count, columns)))
-            parts_of[one] = patch, count
-            kind = "gemm::OfTile"
-            view = View(STORAGE[torch.float32], Placed((columns,), 1), 4, patch, False)
-        cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
-        members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
-    variant = placing.variant("product_gradient", write, members, factors, tiling, dy.dtype)
-    rows = math.prod(dy.shape[:-1])
-    grid = tiling.grid(rows, columns, target.multiprocessors)
-    launches: list[Launch] = [launch_of(variant, write, rows, grid)]
-    draws = op.dropouts if bound.dropout_slots else 0
-    info = f"{tiling.name}, gradient"
-    if not parts_of:
-        return Planned(tuple(launches), outputs, draws, info, 2 + len(uses))
-    argument = argument_of(views, parts_of, {}, "float")
-    stage = second_stage(argument, geometry, shares, views, parts_of, {})
-    sums = variant._replace(
-        arch=target.arch,
-        schedule="register",
-        tile=sums_schedule(stage.block, stage.wide),
-        members=stage.argument.members,
-        words=stage.argument.words,
-        op=op.kernels,
-        entry="sums",
-    )
-    argument_words = (sums, stage.words, argument.patches, stage.rows)
-    launches.append(Launch(*argument_words, grid=stage.blocks, block=stage.block))
-    return Planned(tuple(launches), outputs, draws, info, 2 + len(uses))
+    def __init__(
+        self, bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
+    ) -> None:
+        self.bound = bound
+        self.op = op = bound.op
+        self.uses = occurrences(op, wanted)
+        self.slots = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
+        self.rows = math.prod(dy.shape[:-1])
+        self.forms: dict[Any, Any] = {}
+        self.tiling = tiling
+        self.info = f"{tiling.name}, gradient"
+        self.dtype = dy.dtype
+        self.factors = factors_of(bound, dy, w, len(op.slots) + 2, tiling)
+
+    def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
+        """What the epilogue reads by name, dz as ("to",), h as ("again",), and the gradients.
+
+        None if bulk copies cannot read the factors, or two functors use an operand.
+        """
+        bound, uses = self.bound, self.uses
+        if self.factors is None or len({one.name for one in uses}) < len(uses):
+            return None
+        parts: dict[Any, Part] = {}
+        for name, value in {"x": bound.x, **bound.operands}.items():
+            if isinstance(value, Tensor):
+                patch = (_runtime.POINTER, self.slots[name])
+                parts[name] = part_of(value, patch, name in outline.shared[vectors])
+        shape = tuple(bound.x.shape)
+        made: dict[Any, Any] = {("to",): (bound.x.dtype, shape), ("again",): (bound.dtype, shape)}
+        for one in uses:
+            like = gradient_like(bound, one)
+            made[one] = like.dtype, tuple(like.shape)
+        for number, (key, (dtype, sizes)) in enumerate(made.items()):
+            parts[key] = Part(sizes, contiguous(sizes), dtype, (_runtime.OUTPUT, number), 16)
+        return parts, ()
+
+    def schedule(
+        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
+    ) -> tuple[ProductTiling, str]:
+        """The tiling, which has been chosen."""
+        return self.tiling, self.tiling.storage
+
+    def settled(self, call: Call) -> Call | None:
+        """The call, if a tile can address its tensors and add up the gradients of operands."""
+        if not is_near(call):
+            return None
+        geometry = call.geometry
+        places = [call.views[one].placed for one in self.uses]
+        shares = shares_of(places, geometry.sizes, geometry.columns)
+        if not all(_can_add(share, geometry.rows) for share in shares):
+            return None
+        return call._replace(sharing=dict(zip(self.uses, shares, strict=True)))
+
+    def results(self, call: Call) -> Results:
+        """dz, h, and the gradients of operands."""
+        made = [call.parts[key] for key in (("to",), ("again",), *self.uses)]
+        return Results([(part.dtype, tuple(part.shape)) for part in made], len(made))
+
+    def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
+        """None is read, and nothing joins."""
+        return {}, {}
+
+    def members(
+        self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
+    ) -> list[Member]:
+        """Write h, dz, the gradients of operands and the factors."""
+        assert self.factors is not None
+        views, columns = call.views, call.geometry.columns
+        members = [Member(write.view(views["again",]), "again")]
+        members.append(Member(write.view(views["to",]), "to"))
+        for one in self.uses:
+            place = acting_place(self.op, self.bound, one)
+            kind, view = "Each", views[one]
+            if call.sharing[one].kind != "each":
+                count = self.tiling.parts(call.geometry.rows)
+                patch = (_runtime.OUTPUT, len(results.outputs))
+                results.outputs.append((torch.float32, (count, columns)))
+                results.parts_of[one] = patch, count
+                kind = "gemm::OfTile"
+                view = View(STORAGE[torch.float32], Placed((columns,), 1), 4, patch, False)
+            cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
+            members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
+        return members + write_factors(write, _runtime.TENSOR_MAP, *self.factors, self.tiling)
+
+    def types(self, call: Call) -> None:
+        """Tensor maps are made of the sizes."""
+
+    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
+        """Rows, grain, grid, block and shared memory of the kernel."""
+        tiling, columns = self.tiling, call.geometry.columns
+        grid = tiling.grid(self.rows, columns, call.target.multiprocessors)
+        return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 def gradient_variants(
@@ -294,7 +302,9 @@ def gradient_variants(
 ) -> Iterator[Variant]:
     """The kernels of a call on a target, if one multiplies there; as `describe` and `chosen`."""
     tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
-    planned = None if tiling is None else describe(bound, wanted, dy, w, tiling, target)
+    if tiling is None:
+        return
+    planned = plan(ProductGradient(bound, wanted, dy, w, tiling), target)
     if planned is not None:
         yield from planned.variants
 
@@ -314,7 +324,7 @@ def explained(
     if epilogue.lacking(dict(arguments)):
         return Choice(None, "one kernel for both leaves out no operand")
     bound = epilogue.bind(z, dict(arguments))
-    if describe(bound, wanted, dy, w, choice.tiling, Target.of(dy.device)) is None:
+    if plan(ProductGradient(bound, wanted, dy, w, choice.tiling)) is None:
         return Choice(
             None,
             "one kernel for both reads w by bulk copies, from rows that begin at multiples of 16 "

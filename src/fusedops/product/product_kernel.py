@@ -6,42 +6,33 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Geometry, Placed
 from fusedops.errors import CompilerNotFound, MissingVariantError, UnknownArchError
-from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.product import Factor, write_factors
 from fusedops.generate.source import Member
-from fusedops.generate.target import Target
-from fusedops.generate.variant import Variant
-from fusedops.generate.views import STORAGE, Number, Part, View
+from fusedops.generate.views import STORAGE
+from fusedops.plan.placing import parts_of
+from fusedops.plan.planned import Call, Planned, Results, Tensors
 from fusedops.product.factors import matrices_of, matrix_of, product_sizes
-from fusedops.run.kernel_members import declared
-from fusedops.run.outline import outline_of
-from fusedops.run.placing import (
-    DrawnRows,
-    parts_of,
-    placed,
-    placed_views,
-    queries,
-    row_maps,
-    row_numbers,
-)
-from fusedops.run.planned import Launch, Planned
-from fusedops.run.reading import padded, rank_of
 from fusedops.schedule.architectures import ProductTiling
 
-__all__ = ["WIDTH", "InOrder", "build_or_warn", "describe", "factors_of", "in_order"]
+if TYPE_CHECKING:
+    from fusedops.bind.geometry import Geometry
+    from fusedops.generate.arguments import ArgumentWriter
+    from fusedops.generate.target import Target
+    from fusedops.generate.views import View
+    from fusedops.plan.placing import Outline
+    from fusedops.plan.reading import Reading
 
-#: Columns of a pack, `kPack` in gemm/epilogue.cuh.
-WIDTH = 8
+__all__ = ["Product", "build_or_warn", "factors_of", "is_near"]
+
 #: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 7
 #: (`NearRow` in row/index.cuh).
 MOST_APART = 1 << 29
@@ -68,157 +59,93 @@ def factors_of(
     return None if x_matrix is None or w_matrix is None else (x_matrix, w_matrix)
 
 
-class InOrder(NamedTuple):
-    """The tensors of an epilogue, placed; rows are in the order of the product's.
-
-    Attributes:
-        bound: The call of the epilogue.
-        geometry: The rows and columns.
-        places: How the parts lie, in their order, then the maps from a row to numbers.
-        drawn: The maps to the numbers in the dropout contract.
-    """
-
-    bound: Bound
-    geometry: Geometry
-    places: Sequence[Placed | None]
-    drawn: DrawnRows
-
-    def argument(
-        self,
-        maps: Iterable[Placed | None],
-        operands: Mapping[str, View | Number],
-        outputs: Mapping[str, View],
-        slots: Mapping[str, int],
-    ) -> tuple[ArgumentWriter, list[Member]]:
-        """The kernel's argument as far as the declaration says it.
-
-        Args:
-            maps: Those of `places` that are no parts.
-            operands: What functors read, by name.
-            outputs: What they write, by name.
-            slots: The numbers of the operands in the call.
-        """
-        bound, geometry = self.bound, self.geometry
-        write = ArgumentWriter(
-            compute="float",
-            sizes=geometry.sizes,
-            columns=geometry.columns,
-            queries=queries(bound),
-            operands=operands,
-            outputs=outputs,
-            maps=row_maps(bound, maps, self.drawn),
-            slots=slots,
-            drawn_in_memory=isinstance(bound.generator, Tensor),
-            in_order=True,
-        )
-        return write, declared(bound, write, geometry)
-
-    def variant(
-        self,
-        entry: str,
-        write: ArgumentWriter,
-        members: list[Member],
-        factors: tuple[Factor, Factor],
-        tiling: ProductTiling,
-        dtype: torch.dtype,
-    ) -> Variant:
-        """The variant; the factors are appended to its argument.
-
-        Args:
-            entry: The kernel template.
-            write: The argument.
-            members: Its members.
-            factors: The factors.
-            tiling: The form of the kernel.
-            dtype: The dtype of the factors.
-        """
-        bound, op = self.bound, self.bound.op
-        x, w = factors
-        members += write_factors(write, _runtime.TENSOR_MAP, x, w, tiling)
-        return Variant(
-            arch=tiling.compiled_for,
-            schedule=tiling.storage,
-            tile=tiling,
-            members=tuple(members),
-            words=len(write.words),
-            op="Matmul" if x.batch else "Linear",
-            headers=tuple(op.headers()),
-            load=bound.load,
-            store=bound.store,
-            dtype=dtype,
-            declaration=op.declaration,
-            definitions=op.definitions,
-            entry=entry,
-        )
+def is_near(call: Call) -> bool:
+    """Whether columns merge, and neighbouring rows lie no further apart than a tile can address."""
+    places = call.geometry.placed
+    return all(place is not None and place.row_strides[-1] < MOST_APART for place in places)
 
 
-def in_order(bound: Bound, parts: Sequence[Part]) -> InOrder | None:
-    """Place the tensors of an epilogue; None if columns do not merge or rows lie too far apart."""
-    outline = outline_of(bound)
-    drawn = row_numbers(bound, outline)
-    geometry = placed(bound, parts, drawn, in_order=True)
-    if any(place is None or place.row_strides[-1] >= MOST_APART for place in geometry.placed):
-        return None
-    geometry = padded(geometry, rank_of(outline.broadcasts, geometry.sizes))
-    return InOrder(bound, geometry, geometry.placed, drawn)
-
-
-def describe(
-    bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling, target: Target
-) -> Planned | None:
-    """The launch of a call, or None where a kernel of this kind cannot run it.
+class Product:
+    """The pass of a product and its STORE as one kernel.
 
     Args:
         bound: The call of the STORE, on a product that need not be there.
         x: The factor of shape (..., M, K).
         w: The factor of shape (N, K), or (..., N, K) of many products; either may be contiguous.
         tiling: The form of the kernel, but for which of them is.
-        target: The GPU that the grid is for.
     """
-    shape, batches, rows = product_sizes(x, w)
-    slots = bound.op.slots
-    if w.stride(-1) != 1 and w.stride(-2) == 1:
-        w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
-    factors = factors_of(bound, x, w, len(slots) + 1, tiling)
-    if factors is None:
-        return None
-    inputs, outputs = parts_of(bound)
-    del inputs["x"]
-    placing = in_order(bound, [*inputs.values(), *outputs.values()])
-    if placing is None:
-        return None
-    places = placing.places
-    columns = placing.geometry.columns
-    operands, views = placed_views(bound, inputs, outputs, places, WIDTH, columns)
-    if not _begins(bound, operands, x.dtype):
-        return None
-    maps = iter(places[len(inputs) + len(outputs) :])
-    write, members = placing.argument(maps, operands, views, slots)
-    members.append(Member(write.output("y"), "y"))
-    entry = "batched_product" if factors[0].batch else "product"
-    variant = placing.variant(entry, write, members, factors, tiling, x.dtype)
-    grid = tiling.grid(rows, shape[-1], target.multiprocessors, batches)
-    launch = launch_of(variant, write, batches * rows, grid)
-    written = [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
-    draws = bound.op.dropouts if bound.dropout_slots else 0
-    return Planned((launch,), written, draws, tiling.name)
 
+    gradient = from_result = False
+    in_order = True
 
-def launch_of(variant: Variant, write: ArgumentWriter, rows: int, grid: int) -> Launch:
-    """The launch of a kernel that multiplies."""
-    tiling = variant.tile
-    assert isinstance(tiling, ProductTiling)
-    argument = (variant, write.pack(), write.patches, rows)
-    return Launch(*argument, grid=grid, block=tiling.threads, shared=tiling.shared_bytes)
+    def __init__(self, bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling) -> None:
+        shape, self.batches, self.rows = product_sizes(x, w)
+        self.columns = shape[-1]
+        if w.stride(-1) != 1 and w.stride(-2) == 1:
+            w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
+        self.bound = bound
+        self.op = bound.op
+        self.slots = bound.op.slots
+        self.forms: dict[Any, Any] = {}
+        self.tiling = tiling
+        self.info = tiling.name
+        self.dtype = x.dtype
+        self.factors = factors_of(bound, x, w, len(self.slots) + 1, tiling)
+        batched = self.factors is not None and self.factors[0].batch
+        self.product = "Matmul" if batched else "Linear"
+        self.entry = "batched_product" if batched else "product"
 
+    def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
+        """The operands and outputs of the STORE; None if bulk copies cannot read the factors."""
+        if self.factors is None:
+            return None
+        parts = parts_of(self.bound, outline, vectors)
+        del parts["x"]
+        return parts, ()
 
-def _begins(bound: Bound, operands: Mapping[str, View | Number], dtype: torch.dtype) -> bool:
-    """Whether sums can begin with what the product adds, by words of 16 bytes."""
-    added = bound.op.load[0].has_added if bound.op.load else None
-    if added is None:
-        return True
-    bias = operands[added]
-    return isinstance(bias, View) and (bias.storage, bias.width) == (STORAGE[dtype], WIDTH)
+    def schedule(
+        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
+    ) -> tuple[ProductTiling, str]:
+        """The tiling, which has been chosen."""
+        return self.tiling, self.tiling.storage
+
+    def settled(self, call: Call) -> Call | None:
+        """The call, unless a tile cannot address its tensors, or begin with what is added."""
+        added = self.op.load[0].has_added if self.op.load else None
+        if added is not None:  # read by words of 16 bytes
+            bias = call.views.get(added)
+            own = STORAGE[self.dtype], self.tiling.width
+            if bias is None or (bias.storage, bias.width) != own:
+                return None
+        return call if is_near(call) else None
+
+    def results(self, call: Call) -> Results:
+        """The outputs of the STORE."""
+        bound = self.bound
+        return Results(
+            [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
+        )
+
+    def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
+        """The outputs; nothing joins them."""
+        return {name: views["out", name] for name in self.bound.outputs}, {}
+
+    def members(
+        self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
+    ) -> list[Member]:
+        """Write y and the factors."""
+        assert self.factors is not None
+        members = [Member(write.output("y"), "y")]
+        return members + write_factors(write, _runtime.TENSOR_MAP, *self.factors, self.tiling)
+
+    def types(self, call: Call) -> None:
+        """Tensor maps are made of the sizes."""
+
+    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
+        """Rows, grain, grid, block and shared memory of the kernel."""
+        tiling, target = self.tiling, call.target
+        grid = tiling.grid(self.rows, self.columns, target.multiprocessors, self.batches)
+        return self.batches * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 def build_or_warn(planned: Planned, declaration: str) -> _runtime.Plan | None:

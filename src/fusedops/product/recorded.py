@@ -15,10 +15,11 @@ from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
+from fusedops.plan.planner import plan
 from fusedops.product.choice import able, as_if_cast, bind_store, chosen
 from fusedops.product.factors import factor_dtype
 from fusedops.product.product_backward import gradient_variants, may_fuse
-from fusedops.product.product_kernel import describe
+from fusedops.product.product_kernel import Product
 
 if TYPE_CHECKING:
     from fusedops.map import Map
@@ -95,7 +96,7 @@ def _variants(
         yield from gradient_variants(bound, wanted, x, w, arguments, target)
         return
     tiling = chosen(bound.op, x, w, arguments, target).tiling  # type: ignore[arg-type]
-    planned = None if tiling is None else describe(bound, x, w, tiling, target)
+    planned = None if tiling is None else plan(Product(bound, x, w, tiling), target)
     if planned is not None:
         yield from planned.variants
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.text import read
+from fusedops.plan.saved_tensors import needed
 from fusedops.product.declaration import TAKEN
-from fusedops.run.saved_tensors import needed
 
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue

@@ -21,17 +21,17 @@ from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
-from fusedops.reference.unfused import run
-from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
-from fusedops.run.first_derivative import only_once
-from fusedops.run.placing import columns_apart
-from fusedops.run.saved_tensors import (
+from fusedops.plan.placing import columns_apart
+from fusedops.plan.saved_tensors import (
     RESULT,
     is_exact,
     joining_name,
     may_start_from_result,
     saved_name,
 )
+from fusedops.reference.unfused import run
+from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
+from fusedops.run.first_derivative import only_once
 from fusedops.run.table_gradients import gathered, of_table
 
 if TYPE_CHECKING:

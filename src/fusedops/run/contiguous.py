@@ -2,33 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a call on contiguous copies where its reduced dimensions do not merge into one column stride.
 
-Where instead the row dimensions are too many for a kernel, the caller has to make the copies:
-`dense_cure` says of which tensor.
+Where instead the row dimensions are too many for a kernel, the caller has to make the copies, of a
+tensor that `plan.placing` names.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.bind.dimensions import arranged, order, restored
-from fusedops.bind.geometry import Strided, place
 from fusedops.bind.scalars import read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
-from fusedops.generate.views import Part, contiguous
 from fusedops.run.runnable import Runnable
-
-if TYPE_CHECKING:
-    from fusedops.run.runnable import Runnable
 
 __all__ = [
     "copies",
-    "dense_cure",
     "known_to_merge",
     "note_that_merges",
     "options",
@@ -154,36 +148,3 @@ def _moved(op: Runnable, dims: tuple[int, ...]) -> Runnable:
     load, store = ([moved(one) for one in side] for side in (op.load, op.store))
     made: Runnable = op.of(load, store)
     return made
-
-
-def dense_cure(
-    bound: Bound,
-    inputs: Mapping[str, Part],
-    parts: Sequence[Part],
-    operands: Sequence[Strided],
-    sizes: Sequence[int],
-) -> str:
-    """Say which tensor to make contiguous so that a kernel takes the other tensors as they are.
-
-    Args:
-        bound: The checked call.
-        inputs: The tensors that the call was given, by name, x first.
-        parts: The tensors that could not be placed: those of `inputs` in their order, then others.
-        operands: The shapes and strides of `parts`, then of the virtual operands.
-        sizes: The element size in bytes of each of `operands`.
-
-    Returns:
-        The cure as a phrase for an error's message.
-    """
-    shape = tuple(bound.x.shape)
-    for at, (name, part) in enumerate(inputs.items()):
-        if at >= len(parts) or parts[at] != part:
-            break  # a gradient's
-        changed = [*operands]
-        changed[at] = (shape, contiguous(shape))
-        try:
-            place(shape, bound.reduced, changed, sizes)
-        except ValueError:
-            continue
-        return "pass x.contiguous()" if name == "x" else f"pass {name}.expand(x.shape).contiguous()"
-    return "pass x.contiguous(), and operands made contiguous, b.expand(x.shape).contiguous() say"

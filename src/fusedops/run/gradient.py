@@ -28,20 +28,23 @@ from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.generate.views import contiguous
-from fusedops.run.backward import Backward
-from fusedops.run.fallback_arch import serve
-from fusedops.run.reading import USUAL, Hints, Reading, as_loaded
-from fusedops.run.saved_tensors import (
+from fusedops.plan.backward import Backward
+from fusedops.plan.planned import Planned
+from fusedops.plan.planner import plan, plan_loaded
+from fusedops.plan.reading import USUAL, Hints, Reading
+from fusedops.plan.saved_tensors import (
     RESULT,
     is_exact,
     joining_name,
     may_start_from_result,
     saved_name,
 )
-from fusedops.run.wanted_gradients import WantedGradients
+from fusedops.plan.wanted_gradients import WantedGradients
+from fusedops.run.fallback_arch import serve
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
+    from fusedops.generate.variant import Variant
     from fusedops.run.observer import CallText, Observer
 
 #: The kinds of values that a backward call may pass for an operand of each role, as flags of the
@@ -131,21 +134,22 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             return observer.of_gradient(self, dy, given, options)
 
         def planned(target: Target) -> Any:
-            described = self._loaded(dy, given, options, target)
-            if described.apart:
+            found = plan_loaded(self.pass_of(dy, given, options), target, self._hints)
+            if found is None:
                 return None
-            self.loose = self.loose or described.targets.loose
-            observer.notify(
-                call,
-                lambda other: self.describe(dy, given, options, other).variants,
-                target,
-            )
-            return described.planned().build()
+            self.loose = self.loose or found.results.loose
+
+            def variants(other: Target) -> Sequence[Variant]:
+                made = self.describe(dy, given, options, other)
+                return () if made is None else made.variants
+
+            observer.notify(call, variants, target)
+            return found.build()
 
         try:
-            plan = serve(dy.device, planned, call)
-            if plan is not None:
-                return plan
+            built = serve(dy.device, planned, call)
+            if built is not None:
+                return built
         except UnsupportedError:
             # The forward pass took the operands: it is how the gradients lie that is too much.
             joining = [given.get(joining_name(name)) for name in self.op.joining]
@@ -153,26 +157,6 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
                 raise
         dense, values = self.copies(dy, given)
         return self(dense, **values, **options)
-
-    def _loaded(
-        self, dy: Tensor, given: dict[str, Any], options: dict[str, Any], target: Target
-    ) -> Backward:
-        """What a call runs: its own kernel, or that of another reading that is loaded.
-
-        What adds up partial sums makes no difference: few kernels do that for all calls.
-        """
-        bound = self._bound(dy, given, options)
-
-        placed: Backward | None = None
-
-        def read(reading: Reading) -> Backward:
-            nonlocal placed
-            made = Backward(self, bound, dy, given, target, reading=reading, like=placed)
-            placed = placed or made
-            return made
-
-        own = as_loaded(bound, self._hints, read, Backward.adds_as)
-        return own.generate()
 
     def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Contiguous copies of the tensors of a backward call whose strides fit no kernel."""
@@ -187,8 +171,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         target: Target | None = None,
         split: bool = False,
         reading: Reading = USUAL,
-    ) -> Backward:
-        """Place the tensors, choose the schedule and generate the kernels, without building them.
+    ) -> Planned | None:
+        """Plan a call, without building its kernels; None if it takes copies.
 
         Args:
             dy: The gradient of y.
@@ -201,9 +185,18 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         Raises:
             UnsupportedError: No kernel can be made for the tensors or for the target.
         """
-        bound = self._bound(dy, given, options)
-        target = target or Target.of(dy.device)
-        return Backward(self, bound, dy, given, target, split, reading).generate()
+        one = self.pass_of(dy, given, options, split)
+        return plan(one, target or Target.of(dy.device), reading)
+
+    def pass_of(
+        self,
+        dy: Tensor,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
+        split: bool = False,
+    ) -> Backward:
+        """The pass of a call; the arguments are those of `describe`."""
+        return Backward(self, self._bound(dy, given, options), dy, given, split)
 
     def _bound(self, dy: Tensor, given: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
         """The forward call, whose checks have passed before.

@@ -18,7 +18,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 
 if TYPE_CHECKING:
-    from fusedops.run.wanted_gradients import WantedGradients
+    from fusedops.plan.wanted_gradients import WantedGradients
 
 
 class CallText(Protocol):

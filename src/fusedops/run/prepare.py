@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound, bind
-from fusedops.run import contiguous, forward, placing
+from fusedops.plan import placing
+from fusedops.run import contiguous, forward
 from fusedops.run.fallback_arch import serve
 from fusedops.run.gradient import described, gradient_of
 
@@ -58,7 +59,7 @@ def build_kernels(op: Runnable, bound: Bound) -> None:
 
         def of_backward(target: Target) -> None:
             told = gradient.describe(dy, given, options, target)  # noqa: B023 (called at once)
-            for variant in () if told.apart else told.variants:  # else dense copies are made
+            for variant in () if told is None else told.variants:  # else dense copies are made
                 variant.kernel()
 
         serve(bound.x.device, of_backward, call)

@@ -10,8 +10,8 @@ from fusedops import _runtime
 from fusedops.declare.declaration import Declaration
 
 if TYPE_CHECKING:
+    from fusedops.plan.reading import Hints
     from fusedops.run.observer import Observer
-    from fusedops.run.reading import Hints
 
 
 class Runnable(_runtime.Dispatcher, Declaration):

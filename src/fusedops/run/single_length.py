@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fusedops.jit import env
-from fusedops.run.planned import ForwardInfo
+from fusedops.plan.planned import Planned
 
 __all__ = ["CALLS", "calls_until_next", "forget", "replaced", "settle"]
 
@@ -40,7 +40,7 @@ _pool: ThreadPoolExecutor | None = None
 _process = os.getpid()
 
 
-def replaced(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> ForwardInfo:
+def replaced(info: Planned, single: Callable[[], Planned]) -> Planned:
     """What a call runs: what `single` returns, if the kernel for its length is loaded, else `info`.
 
     Args:
@@ -52,7 +52,7 @@ def replaced(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> ForwardInf
     return single() if _states.get(_key(info)) is True else info
 
 
-def calls_until_next(info: ForwardInfo, single: Callable[[], ForwardInfo]) -> int:
+def calls_until_next(info: Planned, single: Callable[[], Planned]) -> int:
     """Count a plan that is made; after how many of its calls to make it again, 0 for never.
 
     The second plan for a length has its kernel built, a later one has it loaded. The arguments are
@@ -102,7 +102,7 @@ def _wait() -> None:
         _pool.submit(int).result()
 
 
-def _key(info: ForwardInfo) -> tuple[object, int]:
+def _key(info: Planned) -> tuple[object, int]:
     return info.variant.key, info.geometry.columns
 
 

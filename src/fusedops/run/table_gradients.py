@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.tables import contribution_sizes
-from fusedops.run.operand_gradients import lookup_of
+from fusedops.plan.wanted_gradients import lookup_of
 
 if TYPE_CHECKING:
     from fusedops.functors import TableOf
-    from fusedops.run.wanted_gradients import WantedGradients
+    from fusedops.plan.wanted_gradients import WantedGradients
 
 #: The most numbers that are added up at a time.
 BLOCK = 64

@@ -50,6 +50,7 @@ class ProductTiling:
             runs the STORE.
         cluster: The blocks of a cluster.
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
+        width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ProductTiling:
     threads: int = 512
     cluster: int = 2
     stage_columns: int = 64
+    width: int = 8
 
     @property
     def cpp(self) -> str:

@@ -4,5 +4,5 @@
 
 Importing this package's `operators` registers them.
 
-May import: errors, _runtime, functors, declare, bind, reference, run.
+May import: errors, _runtime, functors, declare, bind, reference, plan, run.
 """

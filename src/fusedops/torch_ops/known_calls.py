@@ -19,7 +19,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT
 from fusedops.bind.generator import draw_in_memory
 from fusedops.bind.scalars import check_draw
-from fusedops.run.saved_tensors import RESULT, joining_name
+from fusedops.plan.saved_tensors import RESULT, joining_name
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from torch import Tensor, library
 from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.plan.saved_tensors import RESULT, is_exact
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import Recipe, run_backward, what_is_kept
 from fusedops.run.first_derivative import refuse_second
-from fusedops.run.saved_tensors import RESULT, is_exact
 from fusedops.torch_ops.calls import (
     BackwardCall,
     ForwardCall,

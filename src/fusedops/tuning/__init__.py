@@ -6,8 +6,8 @@ parts.py says what there is to tune of a call, problem.py and product.py check a
 takes the time, search.py says what is tried and chooses, and tuner.py makes rows of tuning files of
 what is found. `fusedops tune` and `benchmarks/tune.py` are its users.
 
-May import: version, errors, _runtime, jit, declare, bind, schedule, generate, run, prebuild,
-explain, row_op, product, testing.
+May import: version, errors, _runtime, jit, declare, bind, schedule, generate, plan, run,
+prebuild, explain, row_op, product, testing.
 """
 
 from __future__ import annotations

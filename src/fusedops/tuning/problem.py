@@ -22,8 +22,9 @@ from fusedops.bind.bind import Bound, floating
 from fusedops.errors import UnsupportedError
 from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
+from fusedops.plan import forward, placing
+from fusedops.plan.planned import Planned
 from fusedops.row_op import RowOp
-from fusedops.run import forward, placing
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -176,12 +177,13 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
             "no elements, or its reduced dimensions do not lie in one; give another shape"
         )
     if kind == "forward":
-        chosen = forward.describe(bound, target).tile
+        planned: Planned | None = forward.describe(bound, target)
     else:
         gradient = _gradient(bound)
-        chosen = gradient.describe(*described(bound, gradient), target).tile
-    assert chosen is not None
-    return Kernel(chosen, target.gpu)
+        planned = gradient.describe(*described(bound, gradient), target)
+    assert planned is not None
+    assert planned.tile is not None
+    return Kernel(planned.tile, target.gpu)
 
 
 def _gradient(bound: Bound) -> Gradient:

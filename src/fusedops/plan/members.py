@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from fusedops.bind.bind import KEPT, Bound
+from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry
 from fusedops.bind.shard_offset import shared_dims
 from fusedops.functors import rounded
@@ -59,29 +59,6 @@ def _operator(bound: Bound, write: ArgumentWriter, gradient: bool) -> str:
     if not op.numbers and not kinds:
         write.constant(0)
     return (op.gradient_cpp if gradient else op.cpp)(write.compute, *kinds)
-
-
-def forward_members(
-    bound: Bound, write: ArgumentWriter, geometry: Geometry, tile: Schedule | None
-) -> tuple[Member, ...]:
-    """The members of the forward kernel's argument."""
-    op = bound.op
-    members = declared(bound, write, geometry)
-    _, _, (operator, *_), *_ = members
-    members.append(Member(write.output("y"), "y"))
-    kept = f"Kept<{write.output(KEPT)}, " if bound.keep and op.kept else ""
-    returned = [
-        f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"
-        for name in op.outputs
-        if name in op.statistics
-    ]
-    if returned:
-        kind = f"Statistics<{', '.join(returned)}>"
-    else:
-        write.constant(0)
-        kind = "NoStatistics"
-    members.append(Member(f"{kept}{kind}, {op.kept}>" if kept else kind, "statistics"))
-    return (*members, *scheduled(write, tile))
 
 
 def scheduled(write: ArgumentWriter, tile: Schedule | None) -> list[Member]:

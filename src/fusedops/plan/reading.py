@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from fusedops.bind.geometry import MAX_ROW_DIMS, Geometry, Placed, Sharing, shares_of
-from fusedops.run.operand_gradients import Occurrence, gradient_like, occurrences
-from fusedops.run.outline import Outline, is_shared, outline_of
+from fusedops.plan.placing import Outline, is_shared, outline_of
+from fusedops.plan.wanted_gradients import Occurrence, gradient_like, occurrences
 from fusedops.schedule.traffic import without_rows
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Reading(NamedTuple):
         broadcast: Whether the gradient of an operand of size 1 in a dimension in which x has size 1
             as well is a sum over that dimension, as in a larger batch.
         many: Whether the sums of a single row are left in partial sums as those of many rows are,
-            in place of the kernel for few rows (`run.backward_schedule.in_one_block`).
+            in place of the kernel for few rows (`plan.backward_schedule.in_one_block`).
     """
 
     rank: int = 0
@@ -93,69 +93,6 @@ class Hints:
             return one not in served, one.rank not in ranks, kind not in kinds
 
         return sorted(all_readings, key=unlike)
-
-
-class Described(Protocol):
-    """A call that is described in one reading."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """Its rows and columns."""
-
-    @property
-    def apart(self) -> bool:
-        """Whether no kernel can be made."""
-
-    @property
-    def adds_nothing(self) -> bool:
-        """Whether no sum over rows is part of the result, so that all readings add the same."""
-
-    @property
-    def loaded(self) -> bool:
-        """Whether its first kernel is loaded; what adds up partial sums serves all calls."""
-
-
-Call = TypeVar("Call", bound=Described)
-
-
-def as_loaded(
-    bound: Bound,
-    hints: Hints | None,
-    describe: Callable[[Reading], Call],
-    adds_as: Callable[[Call, Call], bool] | None = None,
-) -> Call:
-    """The call in the reading whose kernel is loaded, or as it is usually read if none is.
-
-    A last batch of size one has a row dimension less, and must not build a kernel for that.
-
-    Args:
-        bound: The forward call.
-        hints: Where loaded kernels were found for the op's calls.
-        describe: Describes the call in a reading.
-        adds_as: Of a backward pass: whether a reading adds up every sum over rows as another does.
-    """
-    hint = hints and hints.of(bound)
-    hinted = describe(hint) if hint else None
-    if hinted is not None and hinted.adds_nothing and hinted.loaded:
-        return hinted
-    own = describe(USUAL)
-    if own.apart:
-        return own
-    adds = hinted is not None and not hinted.adds_nothing
-    if hinted is not None and adds and adds_as and adds_as(hinted, own) and hinted.loaded:
-        return hinted
-    if own.loaded:
-        if hints is not None:
-            hints.note_usual(own.geometry)
-        return own
-    others: Iterable[Reading] = readings(bound, own.geometry, backward=adds_as is not None)
-    for reading in others if hints is None else hints.first(others):
-        other = describe(reading)
-        if (adds_as is None or adds_as(other, own)) and other.loaded:
-            if hints is not None:
-                hints.note(bound, reading)
-            return other
-    return own
 
 
 def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:

@@ -12,12 +12,16 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusedops.bind.geometry import Geometry, Placed, Sharing
+from fusedops.bind.geometry import Placed
 from fusedops.generate.arguments import ArgumentWriter, Recipe, RowMaps
 from fusedops.generate.source import Member
 from fusedops.generate.views import View
-from fusedops.run.operand_gradients import Occurrence
-from fusedops.run.symbolic import Opening
+from fusedops.plan.planned import Call, Results
+from fusedops.plan.symbolic import Opening
+from fusedops.plan.wanted_gradients import Occurrence
+from fusedops.schedule import Schedule
+from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.tiling import Tile
 
 #: Columns and threads of a thread block where sums are over pieces of neighbouring columns as well:
 #: each of its warps has a column.
@@ -73,26 +77,6 @@ class Argument(NamedTuple):
     parts_at: tuple[int, ...]
 
 
-class SecondStage(NamedTuple):
-    """The generated second kernel: its argument and its launch configuration.
-
-    Attributes:
-        argument: The types of the kernel's argument.
-        words: The argument's words.
-        rows: The number of rows of the kernel, one for each row of each gradient that is summed.
-        blocks: The grid size, in thread blocks.
-        wide: The number of columns that a thread block sums.
-        block: The number of threads in a thread block.
-    """
-
-    argument: Argument
-    words: bytes
-    rows: int
-    blocks: int
-    wide: int
-    block: int
-
-
 def argument_of(
     views: Mapping[Any, View],
     parts_of: Mapping[Occurrence, tuple[tuple[int, int], Any]],
@@ -117,31 +101,28 @@ def argument_of(
 
 
 def second_stage(
-    argument: Argument,
-    geometry: Geometry,
-    sharing: Mapping[Occurrence, Sharing],
-    views: Mapping[Any, View],
-    parts_of: Mapping[Occurrence, tuple[tuple[int, int], int]],
-    pieces_of: Mapping[Occurrence, int],
-) -> SecondStage:
-    """Fill in the numbers of a call.
+    argument: Argument, call: Call, results: Results
+) -> tuple[bytes, Schedule | None, int, int, int, int]:
+    """Fill in the numbers of a call, and choose the launch.
 
     Args:
-        argument: That of `argument_of`, whose other arguments are the same.
-        geometry: The rows and columns of the backward call.
-        sharing: How the rows share each operand's gradient.
-        views: The views of the backward call's tensors.
-        parts_of: The partial sums, as there.
-        pieces_of: The pieces that are summed for one element, as there.
+        argument: That of `argument_of`.
+        call: The call, whose rows and columns the gradients have.
+        results: What has partial sums.
+
+    Returns:
+        The words of the argument, the schedule (None on a CPU), and, as in `Launch`, the rows, one
+        for each row of each gradient that is summed, the grain, the grid and the block.
     """
+    geometry, sharing, pieces_of = call.geometry, call.sharing, results.pieces_of
     numbers: list[int] = []
     shapes: list[tuple[int, int]] = []
     most = all_rows = 0
-    for one, (_, parts) in parts_of.items():
+    for one, (_, parts) in results.parts_of.items():
         kind, group, outer, _ = sharing[one]
         columns = 1 if kind == "row" else geometry.columns
         if kind == "channel":
-            columns //= views[one].placed.repeats
+            columns //= call.views[one].placed.repeats
         rows = geometry.rows // group  # of the operand's gradient
         most = max(most, parts // rows)
         all_rows += rows
@@ -149,7 +130,17 @@ def second_stage(
         numbers += (outer, pieces_of.get(one, 1), parts // rows, rows, columns)
     wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
     blocks = sum([-(-columns // wide) * rows for rows, columns in shapes])
-    return SecondStage(argument, argument.recipe.fill(numbers), all_rows, blocks, wide, block)
+    words = argument.recipe.fill(numbers)
+    if call.tile is None:
+        return words, None, all_rows, 1, blocks, 1
+    return words, sums_schedule(block, wide), all_rows, 1, blocks, block
+
+
+@functools.cache  # of few pairs
+def sums_schedule(threads: int, columns: int) -> Schedule:
+    """The schedule of the kernel: threads and columns of a block."""
+    tile = Tile(threads, 1, columns, 1, threads * columns)
+    return Schedule("register", tile, LaunchConfig(), exact=False, compute_bytes=4)
 
 
 @functools.lru_cache(maxsize=1024)

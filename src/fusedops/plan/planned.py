@@ -1,0 +1,317 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""What planning works on: a pass, its placed call, the tensors it allocates, and its launches.
+
+A pass says what differs between forward, backward and the two passes of a product; `plan.planner`
+does for all of them what does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from fusedops import _runtime
+from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Geometry, Placed, Sharing
+from fusedops.bind.operands import FLOATING
+from fusedops.generate.arguments import ArgumentWriter
+from fusedops.generate.source import Member
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import Part, View
+from fusedops.plan.placing import Outline
+from fusedops.plan.reading import Reading
+from fusedops.plan.wanted_gradients import Occurrence
+from fusedops.schedule import Schedule
+from fusedops.schedule.architectures import ProductTiling
+from fusedops.schedule.row_partition import Slices, is_sum
+
+if TYPE_CHECKING:
+    from fusedops.declare.declaration import Declaration
+
+__all__ = ["Call", "Launch", "Pass", "Planned", "Results", "Sums", "Tensors", "runtime_plan"]
+
+#: Dtype and shape of a tensor that a plan allocates.
+Output: TypeAlias = "tuple[torch.dtype, Sequence[int]]"
+
+#: The tensors of a pass by key, and the indices of some of them (`Pass.tensors`).
+Tensors: TypeAlias = "tuple[dict[Any, Part], Sequence[int]]"
+
+#: DLPack's type code and bits of each dtype that a kernel writes.
+_DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+_DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
+
+
+class Pass(Protocol):
+    """One pass of a checked call, as a kernel of its own runs it.
+
+    Attributes:
+        bound: The forward call.
+        op: The declaration whose operator the kernel has.
+        entry: The kernel template, as in `Variant`.
+        product: What a product is called in the name of its kernel; "" of a row op.
+        dtype: The dtype in that name.
+        slots: The number of each operand among the arguments of the call, x being 0 in a forward
+            pass.
+        info: What `testing.last_schedule` reports; "" for where a row or its sums are stored.
+        forms: What is known of its arguments whatever the sizes (`plan.planner`).
+        gradient: Whether the operator's gradient takes the place of the operator.
+        from_result: Whether y takes the place of x in that.
+        in_order: Whether rows are visited in the order of the tensor, as those of a product.
+    """
+
+    bound: Bound
+    op: Declaration
+    entry: str
+    product: str
+    dtype: torch.dtype
+    slots: dict[str, int]
+    info: str
+    forms: dict[Any, Any]
+    gradient: bool
+    from_result: bool
+    in_order: bool
+
+    def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
+        """The tensors by key, that of an operand being its name; None if no kernel takes them.
+
+        With them come the indices of those that are sums over what they are broadcast over.
+        `vectors` is that of the `Reading`.
+        """
+
+    def schedule(
+        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
+    ) -> tuple[Schedule | ProductTiling | None, str]:
+        """The schedule of a GPU or None, and the storage of a row."""
+
+    def settled(self, call: Call) -> Call | None:
+        """The call with what follows from its views; None if no kernel takes these."""
+
+    def results(self, call: Call) -> Results:
+        """The tensors that the plan allocates, so far without workspaces."""
+
+    def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
+        """The outputs of the forward pass, and the gradients of these that join, by name."""
+
+    def members(
+        self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
+    ) -> list[Member]:
+        """Write the members of the kernel's argument after the declared ones."""
+
+    def types(self, call: Call) -> tuple[object, ...] | None:
+        """What the argument's types follow from beside views; None if numbers are among that."""
+
+    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
+        """Rows, grain, grid, block and shared memory of the kernel, as in `Launch`."""
+
+
+class Sums(NamedTuple):
+    """How a backward kernel adds up gradients of operands over rows.
+
+    Attributes:
+        partial: Whether each gradient that is a sum is left in partial sums.
+        slices: The slices of the rows.
+        few: Whether one block has all rows, so that no sum over them is in parts.
+        pack: What a row has in common with a pack of 16 bytes of the compute type, in columns.
+        blocks: The number of thread blocks, in each of which the sums of all slices are combined;
+            on a CPU that of slices.
+        of_one: Elements of shared memory that the sums of one operand take in a block.
+        told: What the types of the kernel's argument follow from; None if numbers are among that.
+    """
+
+    partial: dict[Occurrence, bool]
+    slices: Slices
+    few: bool
+    pack: int
+    blocks: int
+    of_one: int
+    told: tuple[object, ...] | None
+
+
+class Call(NamedTuple):
+    """A pass whose tensors are placed and whose schedule is chosen.
+
+    Attributes:
+        one: The pass.
+        target: The target that kernels are built for.
+        reading: How the call is read where its shapes leave that open.
+        outline: The outline of the forward call.
+        drawn: The maps from rows to their numbers in the dropout contract.
+        parts: The tensors by key.
+        merged: Where they lie, with no row dimension more than they need.
+        geometry: The same with the row dimensions of the kernel.
+        storage: Where a row is stored.
+        views: The tensors by key, as the kernel addresses them.
+        maps: The maps from a row to the numbers that functors read, as placed.
+        tile: The schedule of a GPU, a `ProductTiling` of a product; None on a CPU.
+        sharing: How rows and columns share each operand whose gradient is wanted.
+        sums: How these gradients are summed over rows, in a backward pass of a row op.
+    """
+
+    one: Pass
+    target: Target
+    reading: Reading
+    outline: Outline
+    drawn: dict[tuple[int, ...], list[int]]
+    parts: dict[Any, Part]
+    merged: Geometry
+    geometry: Geometry
+    storage: str
+    views: dict[Any, View]
+    maps: tuple[Placed | None, ...]
+    tile: Any
+    sharing: Mapping[Occurrence, Sharing] = {}
+    sums: Sums | None = None
+
+    @property
+    def compute(self) -> str:
+        """The C++ compute type, "float" or "double"."""
+        return "double" if self.one.bound.compute is torch.float64 else "float"
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether no rows share an element of a gradient, so that all readings add the same."""
+        return all(share.group == 1 for share in self.sharing.values())
+
+    def adds_as(self, other: Call) -> bool:
+        """Whether this reading of a call adds up every sum over rows in the same order as another.
+
+        The kernel of a reading with more sums may have another launch configuration, and so another
+        row partition. It may not serve then: which kernels are loaded must not decide a bit.
+        """
+        shares = (*self.sharing.values(), *other.sharing.values())
+        if not any(is_sum(share) and share.group > 1 for share in shares):
+            return True
+        blocks = [0 if tile is None else tile.rows_per_block for tile in (self.tile, other.tile)]
+        slices = [None if sums is None else sums.slices for sums in (self.sums, other.sums)]
+        return slices[0] == slices[1] and blocks[0] == blocks[1]
+
+
+class Results:
+    """The tensors that a plan allocates: outputs, then workspaces that hold partial sums.
+
+    Attributes:
+        outputs: Dtype and shape of each.
+        returned: How many of them a call returns; None for all.
+        cleared: The numbers of those that are zero when the first kernel begins.
+        loose: Whether some gradient has the shape of x and is for the caller to sum.
+        in_shared: The number of operands whose sums a block keeps in shared memory.
+        parts_of: For each gradient that has partial sums, the source of the pointer of their
+            workspace, and their number.
+        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
+            of pieces that make one element; on a CPU there is one, and none is listed.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        returned: int | None = None,
+        cleared: Sequence[int] = (),
+    ) -> None:
+        self.outputs = [*outputs]
+        self.returned = returned
+        self.cleared = cleared
+        self.loose = False
+        self.in_shared = 0
+        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
+        self.pieces_of: dict[Occurrence, int] = {}
+
+
+class Launch(NamedTuple):
+    """One kernel launch of a plan.
+
+    Attributes:
+        variant: The kernel.
+        words: The words of its argument.
+        patches: The relocations: which words each call rewrites, and with what (`_runtime.Plan`).
+        rows: The rows of the kernel; 0 launches nothing.
+        grain: The rows that a CPU thread takes at a time.
+        grid: The thread blocks.
+        block: The threads of a block.
+        shared: The bytes of dynamic shared memory.
+    """
+
+    variant: Variant
+    words: bytes
+    patches: list[tuple[int, int, int]]
+    rows: int
+    grain: int = 1
+    grid: int = 1
+    block: int = 1
+    shared: int = 0
+
+
+class Planned(NamedTuple):
+    """A call as it will be launched.
+
+    Attributes:
+        call: The call, placed and scheduled.
+        launches: The kernels, one after another on a stream.
+        results: The tensors that are allocated.
+    """
+
+    call: Call
+    launches: tuple[Launch, ...]
+    results: Results
+
+    @property
+    def geometry(self) -> Geometry:
+        """The rows and columns."""
+        return self.call.geometry
+
+    @property
+    def variant(self) -> Variant:
+        """The first kernel."""
+        return self.launches[0].variant
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The kernels, in the order in which they run."""
+        return tuple([launch.variant for launch in self.launches])
+
+    @property
+    def tile(self) -> Schedule | None:
+        """The schedule of a row pass on a GPU; None on a CPU."""
+        tile: Schedule | None = self.call.tile
+        return tile
+
+    def build(self, calls: int = 0) -> _runtime.Plan:
+        """Build the kernels and return the runtime's plan; it is made again after so many `calls`.
+
+        Raises:
+            CompileError, CompilerNotFound, MissingVariantError: A kernel cannot be had.
+        """
+        one, results, storage = self.call.one, self.results, self.call.storage
+        sums_shared = results.in_shared and storage == "register"
+        info = one.info or ("shared" if sums_shared else storage)
+        return runtime_plan(one, self.launches, results, info, calls)
+
+
+def runtime_plan(
+    one: Pass, launches: Sequence[Launch], results: Results, info: str | None, calls: int = 0
+) -> _runtime.Plan:
+    """The runtime's plan of a pass; of a call without elements there are no launches."""
+    stages: list[_runtime.Stage] = [(launch.variant.kernel(), *launch[1:]) for launch in launches]
+    first, *then = stages or [(None, b"", [], 0, 1, 1, 1, 0)]
+    kernel, words, patches, rows, grain, grid, block, shared = first
+    return _runtime.Plan(
+        kernel=kernel,
+        words=words,
+        patches=patches,
+        outputs=[(*_DLPACK[dtype], tuple(shape)) for dtype, shape in results.outputs],
+        rows=rows,
+        grain=grain,
+        grid=grid,
+        block=block,
+        shared=shared,
+        # All dropouts draw or none does, so that each has its own offset.
+        draws=one.op.dropouts if one.bound.dropout_slots else 0,
+        info=info,
+        then=then,
+        returned=results.returned,
+        cleared=results.cleared,
+        calls=calls,
+    )

@@ -1,0 +1,399 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a pass of a call: place its tensors, choose the schedule, generate the kernels.
+
+This is the one way to a plan, for forward, backward and the two passes of a product. A plan holds
+for shapes, strides and dtypes. The kernel that it launches depends only on the types of its
+argument's members, so a new shape of a known pattern finds that kernel and builds nothing.
+
+What types follow from, whatever the sizes, is a form: an argument template, generated with symbols
+in the place of a call's numbers by the code that generates it with numbers, and filled in
+for each call. Where that code has to know a number, as for a mask made from indices, a call has no
+form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from fusedops.bind.bind import KEPT
+from fusedops.bind.shard_offset import first_rows
+from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
+from fusedops.generate.source import Member
+from fusedops.generate.target import Target
+from fusedops.generate.variant import Variant
+from fusedops.generate.views import Number, View, kept_view, views_of
+from fusedops.plan.members import declared
+from fusedops.plan.placing import first_query, outline_of, placed, queries, row_maps, row_numbers
+from fusedops.plan.planned import Call, Launch, Pass, Planned, Results
+from fusedops.plan.reading import USUAL, Hints, Reading, padded, rank_of, readings
+from fusedops.plan.saved_tensors import RESULT
+from fusedops.plan.second_stage import Argument, argument_of, second_stage
+from fusedops.plan.symbolic import Opening, form_of, types_of
+from fusedops.plan.wanted_gradients import Occurrence
+from fusedops.schedule.architectures import ProductTiling
+from fusedops.schedule.forward import host_columns
+from fusedops.schedule.row_partition import Slices
+
+__all__ = ["Form", "plan", "plan_loaded"]
+
+#: The most variants that are remembered of calls with the same form.
+MOST_VARIANTS = 64
+
+#: Variants by what they depend on beside the members of their argument.
+Variants: TypeAlias = "dict[tuple[object, ...], Variant]"
+
+
+class Form(NamedTuple):
+    """A generated argument with the numbers of its calls left open.
+
+    Attributes:
+        members: Its members.
+        words: The number of its words.
+        recipe: Its words.
+        patches: The relocations of that.
+        workspaces: Dtype and shape of each workspace.
+        parts_of: The source of the pointer of the workspace that each gradient with partial sums
+            has.
+        in_shared: As in `Results`.
+        sums: The argument of a second kernel, if it leaves partial sums.
+        variants: The kernels that calls with it have.
+    """
+
+    members: tuple[Member, ...]
+    words: int
+    recipe: Recipe
+    patches: list[tuple[int, int, int]]
+    workspaces: list[tuple[Any, tuple[Any, ...]]]
+    parts_of: dict[Occurrence, tuple[int, int]]
+    in_shared: int
+    sums: Argument | None
+    variants: Variants
+
+
+def plan(one: Pass, target: Target | None = None, reading: Reading = USUAL) -> Planned | None:
+    """Plan a pass of a call in one reading, without building anything.
+
+    Args:
+        one: The pass.
+        target: The target to generate for; that of x's device by default.
+        reading: How the call is read where its shapes leave that open.
+
+    Returns:
+        The plan; None if no one kernel takes the tensors as they lie.
+
+    Raises:
+        UnsupportedError: No kernel can be made for the tensors or for the target.
+        ValueError: A storage that a test forces cannot hold the row.
+    """
+    call = _placed(one, target or Target.of(one.bound.x.device), reading)
+    return None if call is None else _with_second(*_generated(call))
+
+
+def plan_loaded(one: Pass, target: Target, hints: Hints | None = None) -> Planned | None:
+    """Plan a pass in the reading whose kernel is loaded, or as is usual if none is.
+
+    A last batch of size one has a row dimension less, and must not build a kernel for that. What
+    adds up partial sums makes no difference: few kernels do that for all calls.
+
+    Args:
+        one: The pass.
+        target: The target that kernels are built for.
+        hints: Where loaded kernels were found for the op's calls.
+    """
+    bound = one.bound
+    first: Call | None = None
+
+    def placed_as(reading: Reading) -> Call | None:
+        nonlocal first
+        made = _placed(one, target, reading, first)
+        first = first or made
+        return made
+
+    hint = hints and hints.of(bound)
+    hinted = placed_as(hint) if hint else None
+    if hinted is not None and hinted.adds_nothing:
+        kernel = _generated(hinted)
+        if kernel[0].variant.loaded:
+            return _with_second(*kernel)
+    own = placed_as(USUAL)
+    if own is None:
+        return None
+    if hinted is not None and not hinted.adds_nothing and hinted.adds_as(own):
+        kernel = _generated(hinted)
+        if kernel[0].variant.loaded:
+            return _with_second(*kernel)
+    usual = _generated(own)
+    if usual[0].variant.loaded:
+        if hints is not None:
+            hints.note_usual(own.geometry)
+        return _with_second(*usual)
+    others: Iterable[Reading] = readings(bound, own.geometry, backward=own.sums is not None)
+    for reading in others if hints is None else hints.first(others):
+        other = placed_as(reading)
+        if other is not None and other.adds_as(own):
+            kernel = _generated(other)
+            if kernel[0].variant.loaded:
+                if hints is not None:
+                    hints.note(bound, reading)
+                return _with_second(*kernel)
+    return _with_second(*usual)
+
+
+def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = None) -> Call | None:
+    """Place the tensors and choose the schedule; `like` is the same call in another reading."""
+    bound = one.bound
+    if like is None:
+        outline = outline_of(bound)
+        tensors = one.tensors(outline, reading.vectors)
+        if tensors is None:
+            return None
+        parts, summed = tensors
+        drawn = row_numbers(bound, outline)
+        merged = placed(bound, [*parts.values()], drawn, summed, in_order=one.in_order)
+    else:
+        outline, drawn, merged, parts = like.outline, like.drawn, like.merged, like.parts
+        if reading.vectors != like.reading.vectors:
+            tensors = one.tensors(outline, reading.vectors)
+            assert tensors is not None
+            parts = tensors[0]
+    geometry = padded(merged, reading.rank or rank_of(outline.broadcasts, merged.sizes))
+    count, places = len(parts), geometry.placed
+    if None in places[:count]:  # reduced dimensions that do not merge
+        return None
+    tile, storage = one.schedule(geometry, outline, target, reading)
+    columns, width = max(geometry.columns, 1), 0 if tile is None else tile.width
+    listed = views_of([*parts.values()], places, width, columns)
+    views = dict(zip(parts, listed, strict=True))
+    if KEPT in views:
+        views[KEPT] = kept_view(views[KEPT], one.op.kept, width)
+    call = Call(
+        one,
+        target,
+        reading,
+        outline,
+        drawn,
+        parts,
+        merged,
+        geometry,
+        storage,
+        views,
+        places[count:],
+        tile,
+    )
+    return one.settled(call)
+
+
+def _generated(call: Call) -> tuple[Planned, Form | None]:
+    """Generate the first kernel and its argument, by the call's form if it has one."""
+    one = call.one
+    results = one.results(call)
+    told, form = _form_key(call), None
+    if told is not None:
+        form = form_of(one.forms, told[0], lambda: _form(call))
+    if told is None or form is None:
+        members, write = _written(call, results)
+        variant = _variant(call, tuple(members), len(write.words))
+        words, patches = write.pack(), write.patches
+    else:
+        numbers = _numbers(call, told[1])
+        for dtype, shape in form.workspaces:
+            results.outputs.append((dtype, known(shape, numbers)))
+        for use, patch in form.parts_of.items():
+            results.parts_of[use] = patch, results.outputs[patch[1]][1][0]
+        results.in_shared = form.in_shared
+        words, patches = form.recipe.fill(numbers), form.patches
+        # A variant keeps its schedule, so no other can have the same id.
+        schedule = _most_columns(call) if call.tile is None else id(call.tile)
+        key = (call.storage, schedule, call.target.arch, call.target.translated)
+        found = form.variants.get(key)
+        variant = found or _variant(call, form.members, form.words)
+        if found is None and one.op.reduces:  # the schedule of a map is made anew for each call
+            _remember(form, key, variant)
+    launch = Launch(variant, words, patches, *one.launch(call, results))
+    return Planned(call, (launch,), results), form
+
+
+def _with_second(planned: Planned, form: Form | None) -> Planned:
+    """Generate the second kernel, if slices of the rows share a gradient."""
+    call, (first,), results = planned
+    if not results.parts_of:
+        return planned
+    argument = form and form.sums
+    if argument is None:
+        argument = argument_of(call.views, results.parts_of, results.pieces_of, call.compute)
+    words, tile, *launch = second_stage(argument, call, results)
+    target, storage = call.target, "register" if tile else call.storage
+    key = ("sums", storage, id(tile), target.arch, target.translated)
+    variant = None if form is None else form.variants.get(key)
+    if variant is None:
+        variant = first.variant._replace(
+            arch=target.arch,
+            schedule=storage,
+            tile=tile,
+            members=argument.members,
+            words=argument.words,
+            op=call.one.op.kernels,
+            entry="sums",
+            most_columns=0,
+        )
+        if form is not None:
+            _remember(form, key, variant)
+    second = Launch(variant, words, argument.patches, *launch)
+    return Planned(call, (first, second), results)
+
+
+def _remember(form: Form, key: tuple[object, ...], variant: Variant) -> None:
+    if len(form.variants) >= MOST_VARIANTS:
+        form.variants.clear()
+    form.variants[key] = variant
+
+
+# --------------------------------------------------------------------------- arguments and variants
+
+
+def _written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter]:
+    """Generate the members of the kernel's argument; and the writer of its words."""
+    one, geometry, views = call.one, call.geometry, call.views
+    bound, slots = one.bound, one.slots
+    operands: dict[str, View | Number] = {
+        name: views[name] for name in ("x", *one.op.slots) if name in views
+    }
+    if one.from_result:
+        operands["x"] = views[RESULT]
+    for name, value in bound.operands.items():
+        if not isinstance(value, Tensor):
+            operands[name] = Number(slots[name], isinstance(value, int))
+    outputs, joining = one.streams(views)
+    write = ArgumentWriter(
+        compute=call.compute,
+        sizes=geometry.sizes,
+        columns=geometry.columns,
+        queries=queries(bound),
+        first_query=first_query(bound),
+        operands=operands,
+        outputs=outputs,
+        maps=row_maps(bound, call.maps, call.drawn),
+        tables=bound.tables,
+        first_rows=first_rows(bound.whole, call.drawn),
+        slots=slots,
+        output_gradients=joining,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
+        in_order=one.in_order,
+    )
+    members = declared(bound, write, geometry, one.gradient, one.from_result)
+    return members + one.members(call, write, members, results), write
+
+
+def _variant(call: Call, members: tuple[Member, ...], words: int) -> Variant:
+    """The kernel whose argument has these members and so many words."""
+    one, tile, target = call.one, call.tile, call.target
+    bound, op = one.bound, one.op
+    return Variant(
+        arch=tile.compiled_for if isinstance(tile, ProductTiling) else target.arch,
+        schedule=call.storage,
+        tile=tile,
+        members=members,
+        words=words,
+        op=one.product or op.kernels,
+        headers=tuple(op.headers(one.gradient)),
+        load=bound.load,
+        store=bound.store,
+        dtype=one.dtype,
+        declaration=op.declaration,
+        definitions=op.definitions,
+        entry=one.entry,
+        translated=target.translated,
+        most_columns=0 if tile is not None else _most_columns(call),
+    )
+
+
+def _most_columns(call: Call) -> int:
+    """The columns of the bucket of a call on a CPU."""
+    return host_columns(call.storage, max(call.geometry.columns, 1))
+
+
+# -------------------------------------------------------------------------------------------- forms
+
+
+def _form_key(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
+    """The key of a call's form, and its strides; None if the kernel's source needs a size.
+
+    The key is everything that the source depends on, which excludes sizes and strides.
+    """
+    one = call.one
+    bound, op = one.bound, one.op
+    own = one.types(call)
+    if own is None or call.geometry.rows >= MANY_ROWS or bound.op is not op:
+        return None
+    if bound.whole is not None or bound.tables or op.causal or op.positions:
+        return None
+    typed = types_of([*call.views.values()], call.maps)
+    if typed is None:
+        return None
+    views, strides = typed
+    key = (
+        own,
+        views,
+        len(call.geometry.sizes),
+        bound.compute,
+        (bound.x.dim(), bound.reduced) if any(call.drawn) else None,  # draws that rows share
+        isinstance(bound.generator, Tensor),
+        tuple(bound.dropout_slots.items()),
+        tuple([type(value) for value in bound.operands.values()]),
+    )
+    return key, strides
+
+
+def _numbers(call: Call, strides: list[int]) -> list[int]:
+    """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
+    geometry, tile, sums = call.geometry, call.tile, call.sums
+    distance = 0 if tile is None else tile.launch.prefetch_distance
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
+    if sums is not None:
+        numbers += (sums.blocks, sums.of_one, *sums.slices)
+        numbers += [share.group for share in call.sharing.values()]
+    return numbers + strides
+
+
+def _with_symbols(call: Call) -> Call:
+    """The call with a symbol in the place of each of its numbers."""
+    opening, tile, sums = Opening(), call.tile, call.sums
+    new = opening.number
+    geometry, distance = opening.geometry(call.geometry), new()
+    if tile is not None:
+        launch = tile.launch._replace(prefetch_distance=distance)
+        tile = dataclasses.replace(tile, launch=launch)
+    if sums is not None:
+        slices = sums.slices
+        sums = sums._replace(blocks=new(), of_one=new(), slices=Slices(*[new() for _ in slices]))
+    return call._replace(
+        geometry=geometry,
+        tile=tile,
+        sums=sums,
+        sharing={use: share._replace(group=new()) for use, share in call.sharing.items()},
+        views={key: opening.view(view) for key, view in call.views.items()},
+        maps=tuple([None if place is None else opening.place(place) for place in call.maps]),
+    )
+
+
+def _form(call: Call) -> Form:
+    made, results = _with_symbols(call), call.one.results(call)
+    count = len(results.outputs)
+    members, write = _written(made, results)
+    parts_of = results.parts_of
+    return Form(
+        tuple(members),
+        len(write.words),
+        write.recipe(),
+        write.patches,
+        [(dtype, tuple(shape)) for dtype, shape in results.outputs[count:]],
+        {use: patch for use, (patch, _) in parts_of.items()},
+        results.in_shared,
+        argument_of(made.views, parts_of, {}, write.compute) if parts_of else None,
+        {},
+    )
