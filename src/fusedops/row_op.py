@@ -392,6 +392,18 @@ class RowOp(Runnable, metaclass=ShownToUsers):
     def __dir__(self) -> list[str]:
         return for_users(type(self), super().__dir__())
 
+    def _repr_html_(self) -> str:
+        """The declaration as a notebook shows it."""
+        from fusedops.explain.picture import declaration_html
+
+        constants = ", ".join(f"{key}={value!r}" for key, value in self.constants.items())
+        chains: dict[str, Sequence[object]] = {"load": ("x", *self.load)}
+        chains["over each row"] = (f"{self.name}({constants})",)
+        chains["store"] = (*self.store, "y")
+        if not self.reduces:
+            chains = {"functors": ("x", *self.load, *self.store, "y")}
+        return declaration_html(self.name, chains, ("x",), self.slots, self.outputs)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.load, self.store, self.constants)
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import counted
+from fusedops.explain.picture import Bar, Picture, as_html, chain_bars
 from fusedops.functors import Functor
 from fusedops.schedule.row_schedule import Schedule
 
@@ -95,7 +97,42 @@ class Kept:
 
 
 class Report:
-    """Named facts, printed as a table under a heading; the reports of parts follow, indented."""
+    """Named facts, printed as a table under a heading; the reports of parts follow, indented.
+
+    In a notebook a report shows its picture, and its text behind a click.
+    """
+
+    def picture(self, measured: float | None = None) -> Picture:
+        """The bytes of the call, fused and unfused, as what `save` draws.
+
+        Args:
+            measured: The time in seconds that the call took, if you have measured it.
+        """
+        raise NotImplementedError
+
+    def save(self, path: str | Path, *, measured: float | None = None) -> None:
+        """Draw the bytes of the call: of each tensor, fused, and of each step, unfused.
+
+        The picture says how many times fewer bytes the fused call moves. Where the memory
+        throughput of the device was measured, it also gives the time that both take at least.
+
+        Args:
+            path: The SVG file to write, ``"call.svg"`` say.
+            measured: The time in seconds that the call took, if you have measured it: the picture
+                then gives the percentage of the device's measured throughput.
+
+        Raises:
+            ValueError: The path does not end in .svg, or the time is not above 0.
+        """
+        path = Path(path)
+        if path.suffix != ".svg":
+            raise ValueError(f"explain: path must end in .svg, got {str(path)!r}")
+        if measured is not None and not measured > 0:
+            raise ValueError(f"explain: measured must be a time in seconds above 0, got {measured}")
+        path.write_text(self.picture(measured).svg(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return as_html(self.picture(), str(self))
 
     def _heading(self) -> str:
         raise NotImplementedError
@@ -189,6 +226,29 @@ class Explanation(Report):
         """The time in seconds to move `bytes` at the ceiling; None if no ceiling is measured."""
         return None if self.ceiling is None else self.bytes / self.ceiling.bytes_per_second
 
+    def picture(self, measured: float | None = None) -> Picture:
+        """The bytes of each tensor of the kernel, and of each step of the unfused chain."""
+        reads = {name: place.bytes for name, place in self.operands.items()}
+        writes = {name: place.bytes for name, place in self.outputs.items()}
+        fused = [Bar(name, read=size) for name, size in reads.items()]
+        fused += [Bar(name, written=size) for name, size in writes.items()]
+        fused += [Bar(one.name, written=one.own) for one in self.kept if one.own]
+        if copied := self.bytes - sum(bar.bytes for bar in fused):
+            fused.append(Bar("copies", copied // 2, copied - copied // 2))
+        x = self.operands["x"].dtype
+        elements = self.rows * self.columns
+        chain = (self.op, self.load, self.store, reads, writes)
+        rows = f"{counted(self.rows, 'row')} of {counted(self.columns, 'column')}"
+        return Picture(
+            title=self.op.label,
+            where=f"{rows}, {str(x).removeprefix('torch.')}, on {self.device}",
+            kernels="one kernel and copies" if self.copies else "one kernel",
+            fused=tuple(fused),
+            unfused=chain_bars(*chain, elements * x.itemsize, elements),
+            ceiling=None if self.ceiling is None else self.ceiling.bytes_per_second,
+            measured=measured,
+        )
+
     def _heading(self) -> str:
         return f"{type(self.op).__name__} on {self.device} ({self.arch})"
 
@@ -244,6 +304,9 @@ class ProductExplanation(Report):
         store: What the kernel after the product would be; None if there is none.
         layers: The report of each layer of an `MLP`; else empty.
         notes: Further remarks, in words.
+        kernels: The number of kernels, those of torch's products included.
+        fused: The bytes of each tensor that these kernels read or write.
+        unfused: The bytes of each step, the product and each functor, as kernels of their own.
     """
 
     op: Any
@@ -256,6 +319,26 @@ class ProductExplanation(Report):
     store: Explanation | None = None
     layers: tuple[ProductExplanation, ...] = ()
     notes: tuple[str, ...] = ()
+    kernels: int = 1
+    fused: tuple[Bar, ...] = ()
+    unfused: tuple[Bar, ...] = ()
+
+    def picture(self, measured: float | None = None) -> Picture:
+        """The bytes of each tensor of the call, and of each step of the unfused chain."""
+        chains = self.op.chains.values()
+        words = " | ".join(", ".join(type(one).__name__ for one in chain) for chain in chains)
+        stores = [one.store for one in (self, *self.layers) if one.store is not None]
+        ceiling = stores[0].ceiling if stores else None
+        where = f", on {stores[0].device}" if stores else ""
+        return Picture(
+            title=f"{type(self.op).__name__}({words})",
+            where=f"{self.flops / 1e9:.3g} Gflop{where}",
+            kernels=counted(self.kernels, "kernel"),
+            fused=self.fused,
+            unfused=self.unfused,
+            ceiling=None if ceiling is None else ceiling.bytes_per_second,
+            measured=measured,
+        )
 
     @property
     def recomputed(self) -> bool:

@@ -324,6 +324,13 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
     def __dir__(self) -> list[str]:
         return for_users(type(self), super().__dir__())
 
+    def _repr_html_(self) -> str:
+        """The declaration as a notebook shows it."""
+        from fusedops.explain.picture import declaration_html
+
+        chains = {side: ("product", *chain) for side, chain in self.chains.items()}
+        return declaration_html(self.name, chains, self.inputs, self.slots, self.outputs)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.chains)
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import counted
+from fusedops.explain.picture import Bar
 from fusedops.explain.report import Explanation, Kept, ProductExplanation
 from fusedops.product.factors import factor_dtype
 
@@ -73,7 +74,13 @@ def explain_product(
     declared, op = op, op.that_adds(second, arguments)
     operand = op.has_added
     added = "" if operand is None else f", which adds {operand!r}"
-    moved = sum(one.nbytes for one in factors.values()) + size
+    added_bytes = arguments[operand].nbytes if operand is not None else 0
+    reads = tuple(Bar(key, read=one.nbytes) for key, one in factors.items())
+    product = Bar("z", written=size)
+    fused: tuple[Bar, ...] = (*reads, product)
+    name = op.formula if operand is None else f"{op.formula} + {operand}"
+    unfused: tuple[Bar, ...] = (Bar(name, sum(one.read for one in reads) + added_bytes, size),)
+    kernels = 1
     kept = [Kept.given(key, one) for key, one in factors.items()] if wanted else []
     store: Explanation | None = None
     notes = []
@@ -84,16 +91,22 @@ def explain_product(
     else:
         found: Explanation = op.run_store(op.epilogue, z, arguments, "explain")
         store = dataclasses.replace(found, op=declared.epilogue.plain)
-        moved += store.bytes
+        picture = found.picture()
+        # Of the kernel after the product, x is the product.
+        further = tuple(one for one in picture.fused if one.name != "x")
+        unfused += picture.unfused
         tiling, why = (None, apart) if apart else op.choice(first, second, arguments)
         if tiling is not None:
             keeps = any(one.name == "x" for one in store.kept)
-            moved -= size if keeps else 2 * size  # z is not read, and written if it is kept
+            # z is not read, and written if it is kept
+            fused = (*reads, *([product] if keeps else []), *further)
             implementation = (
                 f"one kernel for product and STORE ({tiling.name}), with tiles of {tiling.rows} x "
                 f"{tiling.cols}, {why}"
             )
         else:
+            kernels = 2
+            fused += (Bar("z again", read=size), *further)
             implementation = (
                 f"torch's product{added}, then one kernel for the STORE, which moves {store.bytes} "
                 f"bytes, {size} of them z again: {why}"
@@ -117,11 +130,14 @@ def explain_product(
         kept=tuple(kept),
         backward="; then ".join(steps) or None,
         flops=flops,
-        bytes=moved,
+        bytes=sum(one.bytes for one in fused),
         product=f"z = {op.formula}: {sizes} in {_short(dtype)}, {flops} flops",
         implementation=implementation,
         store=store,
         notes=tuple(notes),
+        kernels=kernels,
+        fused=fused,
+        unfused=unfused,
     )
 
 
@@ -164,6 +180,19 @@ def explain_layers(
         flops=first.flops + second.flops,
         bytes=first.bytes + second.bytes,
         layers=(first, second),
+        kernels=first.kernels + second.kernels,
+        fused=_of_layers(first.fused, second.fused),
+        unfused=_of_layers(first.unfused, second.unfused),
+    )
+
+
+def _of_layers(first: Sequence[Bar], second: Sequence[Bar]) -> tuple[Bar, ...]:
+    """The bytes of both layers, by names that say which."""
+    layers = enumerate((first, second), 1)
+    return tuple(
+        dataclasses.replace(one, name=f"{number}: {one.name}")
+        for number, bars in layers
+        for one in bars
     )
 
 
