@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from fusedops.testing import products as bounds
+from fusedops.testing.comparison import Case, truth
 from fusedops.testing.report import worst
 
 K, N = 16, 24
@@ -171,15 +171,15 @@ def test_within_the_bound_of_products(program, dtype):
     (y,), gradients = trained(fused, leaves)
     operands = {name: one.to(dtype) for name, one in BOUND[program].items()}
     upstream = {"y": randn(*y.shape, dtype=dtype, seed=90)}
-    case = bounds.ProductCase("compiled", tuple(leaves[:2]), operands)
-    want = bounds.expected_of(found[0].op, case, {}, {}, upstream)
+    case = Case("compiled", {"x": leaves[0], "w": leaves[1], **operands})
+    want = truth(found[0].op, case, {}, {}, upstream)
     exact = [one.double().requires_grad_() for one in leaves]
-    truth = program(*exact)
+    eager = program(*exact)
     used = {"x": 0, "w": 1, "bias": 2, "residual": 3}
     names = ["x", "w", *operands]
     at = [used[name] for name in names]
-    true = torch.autograd.grad(truth, [exact[k] for k in at], upstream["y"].double())
-    got = {"y": (y, truth.detach())}
+    true = torch.autograd.grad(eager, [exact[k] for k in at], upstream["y"].double())
+    got = {"y": (y, eager.detach())}
     got |= {f"gradient of {n}": (gradients[k], t) for n, k, t in zip(names, at, true, strict=True)}
     for name, (one, of_eager) in got.items():
         assert_near([want[name].value], [of_eager])
@@ -279,9 +279,9 @@ def test_under_autocast(inner, within):
         (0, 1),
         strict=True,
     ):
-        case = bounds.ProductCase("autocast", (X.to(low), W.to(low)), operands)
+        case = Case("autocast", {"x": X.to(low), "w": W.to(low), **operands})
         options = {"dtype": y.dtype}
-        want = bounds.expected_of(op, case, options, {}, {"y": upstream[at]})
+        want = truth(op, case, options, {}, {"y": upstream[at]})
         assert worst("autocast", "y", y.detach(), want["y"]).share <= 1
         wanted_of = {name: leaves[{"bias": 2, "residual": 3}[name]] for name in operands}
         grads = torch.autograd.grad(y, [*wanted_of.values()], upstream[at], retain_graph=True)
