@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops import functors
-from fusedops.declare import hints
+from fusedops.declare import wanted
 from fusedops.functors import suggestions
 
 LAYER = fo.Linear(store=[fo.Bias("b")])
@@ -141,14 +141,14 @@ def test_each_activation_that_is_named_works(name):
     torch.testing.assert_close(y, function(X))
 
 
-@pytest.mark.parametrize("name", sorted({n for one in hints.ELSEWHERE for n in one.names}))
+@pytest.mark.parametrize("name", sorted({n for one in wanted.WANTED for n in one.names}))
 def test_a_name_that_the_library_has_not(name):
     """Each expression that is suggested runs, of tensors that it names."""
     for module in (fo, fo.nn):
         assert name not in module.__all__
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'; ") as raised:
             getattr(module, name)
-        (one,) = {one for one in hints.ELSEWHERE if name in one.names}
+        (one,) = {one for one in wanted.WANTED if name in one.names}
         assert str(raised.value).endswith(one.code or one.sentence)
     q, k, v = randn(3, 2, 4, 8)
     space = {"torch": torch, "fusedops": fo, "q": q, "k": k, "v": v, "x": randn(4, 8)}
@@ -159,7 +159,7 @@ def test_a_name_that_the_library_has_not(name):
 
 
 def test_names_stand_for_one_thing():
-    names = [name for one in hints.ELSEWHERE for name in {*map(hints._plain, one.names)}]
+    names = [name for one in wanted.WANTED for name in {*map(wanted._plain, one.names)}]
     assert len(names) == len({*names})
 
 

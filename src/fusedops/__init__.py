@@ -135,7 +135,7 @@ def __getattr__(name: str) -> Any:
         said = f"module {__name__!r} has no attribute {name!r}"
         if name.startswith("_"):  # asked for by Python and its tools, not by people
             raise AttributeError(said)
-        from fusedops.declare.hints import missing
+        from fusedops.declare.wanted import missing
 
         modules = importlib.import_module("fusedops.nn").__all__
         raise AttributeError(f"{said}{missing(name, known, 'fusedops.nn', modules)}")

@@ -37,7 +37,7 @@ def __getattr__(name: str) -> NoReturn:
     said = f"module {__name__!r} has no attribute {name!r}"
     if name.startswith("_"):  # asked for by Python and its tools, not by people
         raise AttributeError(said)
-    from fusedops.declare.hints import missing
+    from fusedops.declare.wanted import missing
 
     ops = sys.modules["fusedops"].__all__
     raise AttributeError(f"{said}{missing(name, __all__, 'fusedops', ops)}")
