@@ -29,9 +29,9 @@ class Rate(NamedTuple):
 
 RATES = {
     "matrix products": Rate(
-        664, "TFLOP/s", "[measured](gemm.md): 8192 x 12288 x 4096, float16, one NVIDIA H200"
+        664, "TFLOP/s", "measured: 8192 x 12288 x 4096, float16, one NVIDIA H200"
     ),
-    "memory": Rate(4.28, "TB/s", "[measured](measured-facts.md) on one NVIDIA H200"),
+    "memory": Rate(4.28, "TB/s", "measured on one NVIDIA H200"),
     "to GPUs of the same machine": Rate(
         0.24,
         "TB/s each way",

@@ -8,7 +8,7 @@ Both passes of each.
     compute-sanitizer --tool racecheck python tests/sanitize.py --no-relay
 
 What racecheck reports of these kernels is its own, and of two kinds (release 2025.3.1; the
-experiments are told in docs/measured-facts.md, "What racecheck sees"):
+experiments are entry 25 of benchmarks/log):
 
 - a product whose tiles work together and begin with a bias: the bulk copy of a bias "races" with
   the reads of the last one. A warp's lanes read it, are synchronized, and two of them release the

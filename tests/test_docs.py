@@ -290,7 +290,7 @@ def test_the_thresholds_are_those_of_the_code():
     from fusedops.schedule import forward_tile as row_tile
     from fusedops.schedule import lookup
 
-    text = (ROOT / "docs" / "measured-facts.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "log" / "2026-11-22.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+|more) \| (\d+) \|", text, re.MULTILINE)
     assert [(None if most == "more" else int(most), int(values)) for most, values in rows] == list(
         row_tile.VALUES

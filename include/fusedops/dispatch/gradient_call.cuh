@@ -189,7 +189,7 @@ template <class Wanted>
 inline constexpr SumCount kSumsOf = count_sums(static_cast<const Wanted*>(nullptr));
 
 /// Where a bucket keeps its sums over rows, by columns, and whether that may have to be another place
-/// on a device with little shared memory. One H200: docs/measured-facts.md, section 10.
+/// on a device with little shared memory. One H200: benchmarks/log, entry 10.
 template <class Wanted, class Compute, class Bucket>
 struct SumsOf {
   static constexpr int64_t kRegisterSums = 512;    // columns

@@ -37,7 +37,7 @@ class Ceiling:
     source: str
 
 
-#: The ceilings by device name; docs/measured-facts.md says how they are measured.
+#: The ceilings by device name; benchmarks/README.md says how they are measured.
 CEILINGS = {
     "NVIDIA H200": Ceiling(
         4.28e12, "one read and one write at large sizes, driver 580, torch 2.11.0+cu130"

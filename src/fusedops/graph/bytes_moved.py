@@ -14,9 +14,10 @@ and bias included, stays as it is: it moves the same bytes either way, and other
 kernels for it. Two exceptions are measured, on a GPU:
 
 - alone, rows of 4096 columns and more go 1.3 to 2.3 times as fast forward as through torch.compile,
-  and no slower backward; of 1024 columns they are equal (README, "Figures");
+  and no slower backward; of 1024 columns they are equal
+  (benchmarks/results/targets-h200.md);
 - a norm of less than 256 columns without a dropout is left, since Inductor has what is around it in
-  one kernel as well: a model of 128 columns lost 1 percent of a step (docs/measured-facts.md).
+  one kernel as well: a model of 128 columns lost 1 percent of a step (benchmarks/log, 24).
 
 The backward pass is not in the model: its kernel reads and writes the same chain.
 """

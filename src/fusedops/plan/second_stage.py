@@ -30,7 +30,7 @@ _PIECES = (8, 256)
 #: How the second stage sums, as (most partial sums, most columns, columns a thread block, threads a
 #: thread block): the first entry whose limits are not exceeded is used; None is no limit. A column
 #: is summed by 1, 128 or 32 threads. All entries add in the same order (op/column_sums.cuh,
-#: docs/measured-facts.md).
+#: benchmarks/log, 10).
 _SUMS = (
     (64, None, 128, 128),
     (None, 999, 8, 1024),

@@ -7,7 +7,7 @@ which it cuts a long row is a word of its argument. In a kernel for one length t
 and most bounds checks go, which is up to 4 percent of the ceiling in a forward pass. The tile is
 the same, and so is every bit.
 
-Rows that are not cut into chunks gain nothing (docs/measured-facts.md), and neither do gradients.
+Rows that are not cut into chunks gain nothing (benchmarks/log, 23), and neither do gradients.
 """
 
 from __future__ import annotations
