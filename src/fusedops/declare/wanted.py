@@ -108,7 +108,7 @@ WANTED = (
         "a product of two tensors is Matmul, one with a weight Linear",
         "fusedops.Matmul(store=[fusedops.Scale('scale')])",
         "scores of attention, product included",
-        "explanation/products.md",
+        "how-to/products.md",
         "fo.Matmul(store=[fo.Scale('scale'), fo.Causal()])",
     ),
     Wanted(
