@@ -23,6 +23,7 @@ BLOCKS = [
 
 sys.path.append(str(ROOT / "benchmarks"))  # Last: its modules go by short names.
 
+import figures  # noqa: E402
 import pictures  # noqa: E402
 from sheet import read  # noqa: E402
 
@@ -90,6 +91,13 @@ def test_the_pictures_are_those_of_the_results():
     for name, picture in drawn.items():
         path = FIGURES.parent / "plots" / f"{name}.svg"
         assert path.read_text(encoding="utf-8") == picture
+
+
+def test_the_page_of_figures_is_that_of_the_results():
+    """benchmarks/README.md has the command that makes it again."""
+    drawn = figures.page(read(FIGURES), read(FIGURES.with_name("cpu-zen4.csv")))
+    page = ROOT / "docs" / "explanation" / "figures.md"
+    assert page.read_text(encoding="utf-8") == drawn
 
 
 def test_the_bytes_are_those_that_were_measured():

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The manual's page of figures: `python benchmarks/figures.py H200.csv CPU.csv OUT.md`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from cells import OURS, Cells
+from sheet import read
+
+COLUMNS = (64, 256, 1024, 1023, 4096, 12289, 32768, 50257, 131072, 262144)
+BESIDE = (1024, 4096, 32768, 50257)
+OPS = {"softmax": "softmax", "layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
+PEERS = ("torch eager", "torch.compile", "Liger")
+MODELS = {
+    "encoder like BERT-base, dropout 0.1, bfloat16, 32 x 512": "encoder like BERT-base, dropout",
+    "decoder like Llama, bfloat16, 2 x 2048": "decoder like Llama",
+    "pairs like AlphaFold's, dropout 0.25, bfloat16, 1 x 256": "pairs like AlphaFold's, dropout",
+    "ViT-B/16, bfloat16, 128 x 197": "ViT-B/16",
+}
+WAYS = {
+    "torch.compile": ("fusedops, eager attention, compiled", 'backend="fusedops"'),
+    "torch.compile, sdpa": ("fusedops, sdpa, compiled", 'backend="fusedops", sdpa'),
+}
+CHAINS = {
+    "attention softmax (8, 16, 1024, 1024), p = {p}": "attention softmax",
+    "residual LayerNorm (49152, 1024), p = {p}": "residual LayerNorm",
+}
+HEAD = """# Figures
+
+A script makes this page from the CSV files in `benchmarks/results`, which have every figure with
+its date and versions. `benchmarks/README.md` says how they are measured, and
+`python benchmarks/run.py` measures your machine. A figure *beside* something is its time divided
+by that of fusedops: at 2, fusedops is twice as fast, and below 1 it is slower.
+"""
+
+
+def page(gpu: Sequence[Cells], cpu: Sequence[Cells]) -> str:
+    """The whole page."""
+    parts = [_models(gpu), _chains(gpu), _beside(gpu), _ceiling(gpu), _products(gpu), _cpu(cpu)]
+    return "\n".join([HEAD, "\n\n".join(parts)]) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+
+
+def _where(rows: Iterable[Cells]) -> str:
+    """Machine, torch and days of the rows that a table shows."""
+    rows = list(rows)
+    days = sorted(row["date"] for row in rows)
+    machine = " and ".join(sorted({row["device"] or row["cpu"] for row in rows}))
+    torch = " and ".join(sorted({row["torch"] for row in rows}))
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return f"{machine}, torch {torch}, {when}."
+
+
+def _of(rows: Sequence[Cells], part: str, case: str) -> dict[str, Cells]:
+    return {row["by"]: row for row in rows if (row["part"], row["case"]) == (part, case)}
+
+
+def _models(rows: Sequence[Cells]) -> str:
+    lines, used, slow = [], [], []
+    for case, name in MODELS.items():
+        found = _of(rows, "models", f"{case}: a step from a CUDA graph")
+        issued = _of(rows, "models", f"{case}: a step")
+        line = [name]
+        for theirs, ours in WAYS.items():
+            base = float(found[theirs]["microseconds"])
+            line.append(f"{base / 1000:.1f} ms, {_peak(issued[theirs])}")
+            for way in ours:
+                taken = float(found[way]["microseconds"])
+                speed = f"{base / taken:.2f}"
+                line.append(f"{taken / 1000:.1f} ms, {_peak(issued[way])} ({speed})")
+            used += [found[by] for by in (theirs, *ours)]
+            if case.startswith("pairs"):
+                base = float(issued[theirs]["microseconds"])
+                slow += [base / float(issued[way]["microseconds"]) for way in ours]
+        lines.append(line)
+    head = ["", *(way for theirs, ours in WAYS.items() for way in (theirs, *ours))]
+    return (
+        "## Training steps of whole models\n\nbfloat16 under autocast; milliseconds of the GPU, "
+        "replayed from a CUDA graph, peak memory in GiB, and in brackets the speed as a multiple "
+        f"of torch.compile's with the same attention. {_where(used)}\n\n"
+        + _table(head, lines)
+        + "\n\nWithout a CUDA graph Python issues each call. The pairs, whose kernels are short, "
+        f"are then bound by it, and have {min(slow):.2f} to {max(slow):.2f} times the speed of "
+        "torch.compile."
+    )
+
+
+def _peak(row: Cells) -> str:
+    return row["note"].removeprefix("peak memory ").split(" GiB")[0]
+
+
+def _ratios(found: dict[str, Cells], peers: Sequence[str]) -> list[str]:
+    return [f"{float(found[by]['ratio']):.2f}" if _has(found, by) else "" for by in peers]
+
+
+def _has(found: dict[str, Cells], by: str) -> bool:
+    return by in found and bool(found[by]["ratio"])
+
+
+def _chains(rows: Sequence[Cells]) -> str:
+    lines, used = [], []
+    for case, name in CHAINS.items():
+        for p in ("0.1", "0.0"):
+            for part, said in (("flagship", "forward"), ("flagship_backward", "both passes")):
+                found = _of(rows, part, case.format(p=p))
+                percent = f"{float(found[OURS]['percent']):.0f}"
+                lines.append([f"{name}, dropout {p}, {said}", percent, *_ratios(found, PEERS[:2])])
+                used += [found[by] for by in (OURS, *PEERS[:2])]
+    return (
+        "## Chains\n\nThe attention softmax has a scale, a pair bias, a padding mask and dropout, "
+        "(8, 16, 1024, 1024); the LayerNorm has a bias, dropout and a saved residual, (49152, "
+        f"1024). float16. {_where(used)}\n\n"
+        + _table(["chain", "percent of the ceiling", *(f"beside {by}" for by in PEERS[:2])], lines)
+    )
+
+
+def _beside(rows: Sequence[Cells]) -> str:
+    lines, used = [], []
+    for op, name in OPS.items():
+        for direction in ("forward", "backward"):
+            for columns in BESIDE:
+                found = _of(rows, "sweep", _case(rows, op, direction, columns))
+                lines.append([f"{name}, {direction}", str(columns), *_ratios(found, PEERS)])
+                used += [found[by] for by in PEERS if _has(found, by)]
+    return (
+        "## Single ops beside others\n\nfloat16, 49152 rows, fewer where rows are long. "
+        f"{_where(used)}\n\n" + _table(["op", "columns", *(f"beside {by}" for by in PEERS)], lines)
+    )
+
+
+def _case(rows: Sequence[Cells], op: str, direction: str, columns: int) -> str:
+    (case,) = {
+        row["case"]
+        for row in rows
+        if row["part"] == "sweep"
+        and (row["op"], row["pass"], row["dtype"], row["columns"])
+        == (op, direction, "float16", str(columns))
+    }
+    return case
+
+
+def _ceiling(rows: Sequence[Cells]) -> str:
+    lines, used = [], []
+    for columns in COLUMNS:
+        line = [str(columns)]
+        for direction in ("forward", "backward"):
+            for op in OPS:
+                ours = _of(rows, "sweep", _case(rows, op, direction, columns))[OURS]
+                line.append(f"{float(ours['percent']):.0f}")
+                used.append(ours)
+        lines.append(line)
+    head = [f"{name}, {way}" for way in ("forward", "backward") for name in OPS.values()]
+    return (
+        "## Percent of the ceiling\n\nThe ceiling is the fastest plain kernel of the same run that "
+        "moves as many bytes. Norms have their parameters; float16, 49152 rows, fewer where rows "
+        f"are long. {_where(used)}\n\n" + _table(["columns", *head], lines)
+    )
+
+
+def _products(rows: Sequence[Cells]) -> str:
+    lines, used = [], []
+    sizes = ("16384 x 1024 x 1024", "16384 x 4096 x 1024", "16384 x 1024 x 4096")
+    sizes += ("8192 x 12288 x 4096", "4096 x 4096 x 4096", "512 x 4096 x 4096")
+    cases = [
+        (f"{name}, {size}", f"{short}, float16, {size}, forward")
+        for name, short in (
+            ("Linear with bias and GELU", "bias, GELU"),
+            ("Linear with bias, dropout, residual", "bias, dropout, residual"),
+        )
+        for size in sizes
+    ]
+    block = "block 1024 -> 4096 -> 1024, float16, 16384 rows, forward and backward"
+    cases.append(("MLP 1024 to 4096 to 1024, 16384 rows, both passes", block))
+    peers = ("torch eager", "torch.compile", "cuBLASLt's epilogue")
+    for name, case in cases:
+        found = _of(rows, "gemm", case)
+        lines.append([name, *_ratios(found, peers)])
+        used += [found[by] for by in peers if _has(found, by)]
+    return f"## Matrix products\n\nM x N x K, float16, forward. {_where(used)}\n\n" + _table(
+        ["op", *(f"beside {by}" for by in peers)], lines
+    )
+
+
+def _cpu(rows: Sequence[Cells]) -> str:
+    lines, used = [], []
+    for chain in ("attention softmax (2, 8, 256, 512)", "residual LayerNorm (2048, 1024)"):
+        for p in ("0.1", "0.0"):
+            for dtype in ("float32", "bfloat16"):
+                for what in ("forward", "step"):
+                    case = f"{chain}, p = {p}, {dtype}, {what}, 1 thread"
+                    found = _of(rows, "cpu", case)
+                    lines.append([_cpu_name(case), *_ratios(found, PEERS[:2])])
+                    used += [found[by] for by in PEERS[:2] if _has(found, by)]
+    return (
+        f"## On a CPU\n\nThe same chains on one core of two. {_where(used)}\n\n"
+        + _table(["chain", *(f"beside {by}" for by in PEERS[:2])], lines)
+        + "\n\nA plain softmax that is trained in 16 bits is slower than torch's: torch computes "
+        "its gradient from the rounded result, and this library from x."
+    )
+
+
+def _cpu_name(case: str) -> str:
+    return (
+        case.replace("p = ", "dropout ").replace("step", "both passes").removesuffix(", 1 thread")
+    )
+
+
+def main(
+    gpu: Annotated[Path, typer.Argument(help="A GPU's CSV.")],
+    cpu: Annotated[Path, typer.Argument(help="A CPU's CSV.")],
+    out: Annotated[Path, typer.Argument(help="The page.")],
+) -> None:
+    """Writes the page."""
+    out.write_text(page(read(gpu), read(cpu)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
