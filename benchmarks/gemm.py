@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products with what follows them (`stores`): by one kernel and by two, beside torch's own ways.
 
-The sizes are those of docs/gemm.md. Calls are queued, not captured: a dropout that draws from
-torch's generator cannot be.
+The sizes are those of layers of transformers, and awkward ones. Calls are queued, not captured: a
+dropout that draws from torch's generator cannot be.
 
 On a GPU kernels are built first, in many processes. Then each size has a process of its own: all
 compile side by side, and are timed one after another. So trials of torch.compile and QuACK share

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python benchmarks/sharded_estimate.py`: the estimate of docs/distributed.md, for 8 and 64 GPUs.
+"""`python benchmarks/sharded_estimate.py`: an estimate for 8 and 64 GPUs.
 
 It is arithmetic from the rates below. Where you have measured others, put them in their place,
-and the table that this prints into the page.
+and the table that this prints into benchmarks/log/2026-11-25-two-gpus.md.
 """
 
 import sys

@@ -718,7 +718,7 @@ def test_the_bytes_that_nccl_tells():
 
 
 def test_the_estimate_of_the_page():
-    page = (FOLDER.parent / "docs" / "distributed.md").read_text(encoding="utf-8")
+    page = (FOLDER / "log" / "2026-11-25-two-gpus.md").read_text(encoding="utf-8")
     rates, parts = sharded_estimate.table().split("\n\n")
     assert rates in page
     assert parts in page

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every code block of docs/: C++ becomes the header that it names, and Python is executed.
 
-What the walk-through of docs/functors.md makes, `LayerScale`, is then held to torch on each device.
+What the walk-through of docs/how-to/functor-in-cpp.md makes, `LayerScale`, is then held to torch on
+each device. test_tutorials.py runs the tutorials, and .ci/run builds the site.
 """
 
 import copy
@@ -26,31 +27,34 @@ from fusedops.jit import env
 from fusedops.testing import check
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RUN_HERE = [page for page in PAGES if page.parent != DOCS / "tutorials"]
+
+FENCED = re.compile(r"^```(\w*|{eval-rst})\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: page.name)
+@pytest.fixture(params=RUN_HERE, ids=lambda page: str(page.relative_to(DOCS)))
 def page(request):
     return request.param
 
 
-def run_blocks(page, tmp_path, monkeypatch, after=""):
-    """Execute the blocks of a page, or those after a heading; what the last of them defines."""
+def run_blocks(page, tmp_path, monkeypatch):
+    """Execute the blocks of a page; what the last of them defines."""
     text = page.read_text(encoding="utf-8")
     if "from transformers import" in text:
         pytest.importorskip("transformers", reason="transformers is not installed")
     include = tmp_path / "include"
     defined = {}
     torch.manual_seed(0)
-    for match in FENCED.finditer(text, text.index(after)):
+    for match in FENCED.finditer(text):
         language, block = match.groups()
         if language == "python":
             # Padded, so that a traceback shows the page's own line.
             lines = text[: match.start(2)].count("\n")
             defined = {"__name__": page.stem}
             exec(compile("\n" * lines + block, str(page), "exec"), defined)
-        else:
+        elif language != "{eval-rst}":
             # Any other block would be one that nothing executes.
             assert language == "cpp"
             if re.match(r"// \w+\.cu\n", block):
@@ -81,10 +85,10 @@ def test_blocks(page, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def layer_scale(tmp_path_factory):
     """The walk-through's class; its header can be included while the tests of this file run."""
-    page = ROOT / "docs" / "functors.md"
+    page = DOCS / "how-to" / "functor-in-cpp.md"
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("walk-through")
-        yield run_blocks(page, folder, patch, "## Add one to the library\n")["LayerScale"]
+        yield run_blocks(page, folder, patch)["LayerScale"]
 
 
 def declared(layer_scale, device):
@@ -133,7 +137,7 @@ def test_the_walk_through(layer_scale, device):
 
 @pytest.mark.thorough
 def test_a_functor_may_bring_its_cpp(layer_scale, device):
-    page = (ROOT / "docs" / "functors.md").read_text(encoding="utf-8")
+    page = (DOCS / "how-to" / "functor-in-cpp.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     includes = re.findall(r"^#include <fusedops/(\S+)>$", block, re.MULTILINE)
 
@@ -161,8 +165,8 @@ def test_a_functor_may_bring_its_cpp(layer_scale, device):
 
 @pytest.fixture(scope="module")
 def squared_relu(tmp_path_factory):
-    """The operator of docs/operators.md, in a module that can be imported as that page says."""
-    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    """The operator of docs/how-to/write-an-operator.md, in a module that can be imported."""
+    text = (DOCS / "how-to" / "write-an-operator.md").read_text(encoding="utf-8")
     (block,) = [body for _, body in FENCED.findall(text) if "class SquaredReLU" in body]
     folder = tmp_path_factory.mktemp("operators")
     (folder / "squared_relu.py").write_text(block)
@@ -264,7 +268,7 @@ def slugs(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=str)
 def test_links(page):
     text = FENCED.sub("", page.read_text(encoding="utf-8"))  # a lambda of C++ looks like a link
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
@@ -275,7 +279,7 @@ def test_links(page):
 
 
 def test_every_functor_has_its_line():
-    table = (ROOT / "docs" / "functors.md").read_text(encoding="utf-8")
+    table = (DOCS / "reference" / "functors.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)\(.* \| `(\S+)` \|$", table, re.MULTILINE)
     known = [getattr(functors, name) for name in functors.__all__]
     assert sorted(listed) == sorted(
@@ -299,9 +303,53 @@ def test_the_thresholds_are_those_of_the_code():
     assert f"blocks of {last['set']['threads_per_block']} threads" in text
 
 
+REFERENCE = DOCS / "reference"
+
+
+@pytest.mark.parametrize("home", ["fusedops", "fusedops.nn", "fusedops.testing"])
+def test_the_reference_has_every_public_name(home):
+    text = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+    described = {
+        f"{module}.{name}"
+        for module, part in re.findall(
+            r"currentmodule:: (\S+)\n(.*?)(?=\.\. py:currentmodule|\Z)", text, re.DOTALL
+        )
+        for name in re.findall(
+            r"^\.\. auto(?:class|function|exception):: (\w+)$", part, re.MULTILINE
+        )
+    }
+    names = set(importlib.import_module(home).__all__) - {"nn"}
+    assert {f"{home}.{name}" for name in names} <= described
+
+
+def test_the_reference_has_every_variable():
+    text = (REFERENCE / "environment.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(FUSEDOPS_\w+)` \|", text, re.MULTILINE))
+    code = Path(env.__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r"FUSEDOPS_[A-Z_]+", code)) == listed
+
+
+def test_the_reference_has_every_command():
+    import typer
+
+    from fusedops.cli import app
+
+    def named(command, *words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield " ".join(words)
+        else:
+            for name, one in inner.items():
+                yield from named(one, *words, name)
+
+    text = (REFERENCE / "commands.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^:::\{command-help\} (.+)$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(named(typer.main.get_command(app)))
+
+
 def headwords():
     """The words that the glossary explains, in the code's spelling."""
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    text = (DOCS / "contributing" / "glossary.md").read_text(encoding="utf-8")
     for words in re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE):
         yield from words.split(", ")
 
@@ -316,7 +364,7 @@ def test_the_words_of_the_glossary_are_in_use():
         assert re.search(rf"\b{word}", text, re.IGNORECASE), word
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=str)
 def test_tables_are_whole(page):
     """A row after a blank line is no row of the table above it, but text."""
     lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]

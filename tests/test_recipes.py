@@ -11,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RISKY = re.compile("sqrt|log|reciprocal|pow|div")
 
 TINY, HUGE = torch.finfo(torch.float32).smallest_normal, torch.finfo(torch.float32).max
@@ -99,4 +99,8 @@ def test_a_recipe_makes_no_nan(recipe):
 
 def test_the_recipes_are_found():
     found = {one.id for one in recipes()}
-    assert found >= {"functors.md-next_scale", "functors.md-kerple"}
+    assert found >= {
+        "results-of-8-bits.md-next_scale",
+        "masks-and-biases.md-kerple",
+        "write-a-functor.md-softcap",
+    }

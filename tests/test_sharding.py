@@ -148,7 +148,7 @@ def collectives(call):
 
 @pytest.mark.thorough
 def test_what_moves_is_what_the_page_says(mesh):
-    """The table of docs/distributed.md: collectives of each way, forward and backward."""
+    """The table of docs/how-to/many-gpus.md: collectives of each way, forward and backward."""
     x = randn(8, 6, 64)
     norm, dropped = fo.LayerNorm(), fo.LayerNorm(load=[fo.Dropout("p")])
     rows = shard(x, mesh, Shard(0), Shard(1))
