@@ -52,7 +52,7 @@ def apart(x, w, b):
 
 
 def is_rounded_once(y, x, w, b):
-    """Whether y is the sum of product and bias within the bound of docs/gemm.md."""
+    """Whether y is the sum of product and bias within the bound of docs/explanation/products.md."""
     x, w, b = (one.double() for one in (x, w, b))
     wanted = functional.linear(x, w, b)
     sizes = functional.linear(x.abs(), w.abs(), b.abs())

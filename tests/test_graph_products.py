@@ -165,7 +165,7 @@ BOUND = {
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("program", BOUND, ids=lambda one: one.__name__)
 def test_within_the_bound_of_products(program, dtype):
-    """Outputs and gradients: the bound is that of docs/gemm.md, the truth eager's in double."""
+    """Outputs and gradients, by docs/explanation/products.md; the truth is eager's in double."""
     leaves = [one.to(dtype) for one in (X, W, B, R)]
     fused, found = compiled_products(program)
     (y,), gradients = trained(fused, leaves)

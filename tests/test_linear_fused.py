@@ -210,7 +210,8 @@ def test_one_kernel_is_chosen_where_it_was_measured_to_win():
     ):
         name, why = chosen(light, m, n, k, **of_light)
         assert name == wanted, (m, n, k)
-        assert ("faster than two (docs/gemm.md)" if wanted else "not faster (docs/gemm.md)") in why
+        said = "faster than two" if wanted else "not faster"
+        assert f"{said} (docs/explanation/products.md)" in why
     for m, n, k in ((16384, 1024, 1004), (100, 65536, 1024)):
         name, why = chosen(light, m, n, k, **of_light)
         assert name is None
@@ -341,7 +342,7 @@ def needs_hopper():
 
 
 def allowed(op, x, w, operands):
-    """The outputs in float64, and how far each element may be off (docs/gemm.md)."""
+    """The outputs in float64, and the bound of docs/explanation/products.md for each element."""
     u = torch.finfo(x.dtype).eps / 2
     double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in operands.items()}
     z = x.double() @ w.double().mT

@@ -243,7 +243,7 @@ def needs_hopper():
 
 
 def allowed(op, x, other, operands):
-    """The outputs in float64, and how far each element may be off (docs/gemm.md)."""
+    """The outputs in float64, and the bound of docs/explanation/products.md for each element."""
     u = torch.finfo(x.dtype).eps / 2
     double = {
         k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v

@@ -15,7 +15,7 @@
 //   softcap(operand)                cap * tanh(v / cap)       gradient 0: cap
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g
-//   dropout(p, seed, offset)        docs/dropout.md
+//   dropout(p, seed, offset)        docs/explanation/dropout.md
 //   dropout(p, Draw{pointer})       the same, seed and offset read from memory by the kernel
 //   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
@@ -260,10 +260,10 @@ FUSEDOPS_HD Alibi<Slope, Layout<2>> alibi(const Slope& slope, int64_t queries, i
   return {slope, detail::query_of(queries), shift};
 }
 
-/// Drops elements with probability p and scales the others (docs/dropout.md); p <= 0 and NaN drop
-/// none, p >= 1 drops all. Compute is that of the dispatch: dropout<double>(...) for double. `slot`
-/// distinguishes the dropouts of one declaration: 0, 1, ... from LOAD to STORE. `row` maps a row to
-/// its number in the mask, where rows are not processed in the order of memory.
+/// Drops elements with probability p and scales the others (docs/explanation/dropout.md); p <= 0
+/// and NaN drop none, p >= 1 drops all. Compute is that of the dispatch: dropout<double>(...) for
+/// double. `slot` distinguishes the dropouts of one declaration: 0, 1, ... from LOAD to STORE.
+/// `row` maps a row to its number in the mask, where rows are not processed in the order of memory.
 template <class Compute = float, class LogicalRow = RowMap<1>>
 FUSEDOPS_HD detail::MaybeDropout<Dropout<Compute, LogicalRow>> dropout(
     double p, uint64_t seed, uint64_t offset, int slot = 0, const LogicalRow& row = {{1}}) {

@@ -3,7 +3,7 @@
 //
 // The names of OneFlow's published softmax.cuh, layer_norm.cuh and rms_norm.cuh, for code written
 // for them: include this page instead. Only the names are OneFlow's; they call the dispatches of
-// fusedops. docs/from_oneflow.md says what differs.
+// fusedops. docs/tutorials/coming-from.md says what differs.
 #pragma once
 
 #include <fusedops/layer_norm.cuh>

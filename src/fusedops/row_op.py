@@ -168,7 +168,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         - generator (torch.Generator on x's device, a pair (seed, offset) of ints, or an int64
           tensor of shape (2,) on x's device that holds seed and offset; default: the device's
           default generator of torch): Where dropout takes its random numbers from
-          (docs/dropout.md).
+          (docs/explanation/dropout.md).
         - part_of (a pair of sequences of ints; default: None): x is a part of a larger tensor, a
           shard, whose sizes and index of x's first element these are. Dropouts and masks made from
           indices then count the rows of that tensor, of which x holds whole rows.
@@ -269,7 +269,7 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
         Args:
             shape: The shape of x.
-            seed: The seed that the call took from its generator (docs/dropout.md).
+            seed: The seed that the call took from its generator (docs/explanation/dropout.md).
             offset: The offset that the call took from its generator; 0 on a CPU.
             p: The probability with which an element is dropped, in [0, 1].
             slot: The number of the `Dropout` in the declaration, counted from 0, LOAD before STORE.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout, whose mask is a function of a draw (docs/dropout.md)."""
+"""Dropout, whose mask is a function of a draw (docs/explanation/dropout.md)."""
 
 import torch
 from philox import keep_mask, keep_scale

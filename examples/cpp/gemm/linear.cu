@@ -63,9 +63,10 @@ struct OnDevice {
 };
 
 /// Of its bound, how much the element farthest off is off. z, the product, is off by the roundings of
-/// its additions in float, sqrt(depth) * 2^-23 of the sum of magnitudes (docs/gemm.md), and of adding
-/// the bias; |gelu'| is below 1.13; gelu_tanh in float is off by a few 2^-24 of |z| + |bias|, and the
-/// rest of the chain by a rounding a step. The result is rounded once, to half.
+/// its additions in float, sqrt(depth) * 2^-23 of the sum of magnitudes
+/// (docs/explanation/products.md), and of adding the bias; |gelu'| is below 1.13; gelu_tanh in
+/// float is off by a few 2^-24 of |z| + |bias|, and the rest of the chain by a rounding a step. The
+/// result is rounded once, to half.
 double check(const std::vector<Half>& x, const std::vector<Half>& w, const std::vector<Half>& bias,
              const std::vector<Half>& skip, const std::vector<Half>& y, int rows, int cols,
              int depth) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The integers of the dropout contract (docs/dropout.md), from a probability; host code.
+// The integers of the dropout contract, docs/explanation/dropout.md, from a probability. Host code.
 #pragma once
 
 #include <fusedops/core/config.cuh>

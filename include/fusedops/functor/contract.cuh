@@ -93,7 +93,8 @@
 //     that the functor gets carries no such promise, and accesses test alignment as they go.
 //
 //   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
-//   offset, row and column, so that a recomputation and any N draw the same (docs/dropout.md).
+//   offset, row and column, so that a recomputation and any N draw the same:
+//   docs/explanation/dropout.md.
 //   auto drawn() const                                                                    optional
 //     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
 //     Dropout. A kernel calls it once, before its rows.
@@ -197,7 +198,7 @@
 //
 //   }  // namespace example
 //
-//   docs/functors.md shows the Python class that belongs to such a struct.
+//   docs/how-to/functor-in-cpp.md shows the Python class that belongs to such a struct.
 #pragma once
 
 #include <fusedops/core/detect.cuh>

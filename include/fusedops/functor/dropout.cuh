@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dropout: keeps an element with probability 1 - p, and scales it so that the expectation is exact.
-// Whether an element is kept depends on (seed, offset, logical row, column) alone: docs/dropout.md.
-// One Philox counter serves eight columns, with sixteen bits each.
+// Whether an element is kept depends on (seed, offset, logical row, column) alone:
+// docs/explanation/dropout.md. One Philox counter serves eight columns, with sixteen bits each.
 #pragma once
 
 #include <fusedops/core/philox.cuh>

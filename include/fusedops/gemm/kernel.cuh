@@ -8,7 +8,8 @@
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
 // warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
 // beside wgmma an instruction of theirs is issued every five clocks or so without holding up the product,
-// but where it is a wide multiplication of integers, as dropout needs them (docs/gemm.md).
+// but where it is a wide multiplication of integers, as dropout needs them:
+// docs/explanation/products.md.
 #pragma once
 
 #include <fusedops/gemm/bias.cuh>

@@ -170,8 +170,8 @@
 //
 //   - Arithmetic is in Compute; the only rounding to a storage type is the STORE's.
 //   - The header names formula, source and error: what is summed in what form, and which rows
-//     overflow, lose digits, or give NaN. The bound that tests hold it to is docs/design.md,
-//     "Arithmetic".
+//     overflow, lose digits, or give NaN. The bound that tests hold it to is
+//     docs/explanation/arithmetic.md, "Arithmetic".
 //   - NaN in an element of the row reaches the row's results; NaN and Inf under a mask do not.
 //   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
 //     from the storage between reduction and result, or from timing.

@@ -4,7 +4,7 @@
 
 Draws of a dropout and queries of masks made from indices count the rows of the whole tensor of
 which a call's x is a part. So a shard has the mask that the same elements have in the whole tensor
-(docs/dropout.md).
+(docs/explanation/dropout.md).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check_shared(op: Declaration, rank: int, reduced: tuple[int, ...]) -> None:
             )
 
 
-#: The number of a row has 48 bits of the counter of a draw (docs/dropout.md).
+#: The number of a row has 48 bits of the counter of a draw (docs/explanation/dropout.md).
 _MOST_ROWS = 1 << 48
 
 

@@ -34,7 +34,7 @@ fusedops build --calls calls.jsonl --arch sm_90"""
 # Of an op that no words describe.
 RECORD_IT = (
     "record a run that calls it, `fusedops record --output calls.jsonl python train.py`, and give "
-    "--calls calls.jsonl in place of it (docs/building.md)"
+    "--calls calls.jsonl in place of it (docs/how-to/offline.md)"
 )
 
 

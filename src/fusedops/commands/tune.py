@@ -169,7 +169,7 @@ def _recorded(
     raise ValueError(
         f"there is nothing to tune in {', '.join(map(str, calls))}: no call there is a product "
         "that one kernel runs, and nothing else is tuned of recorded calls; name a declaration in "
-        "place of --calls, with --operand for all that a call is given (docs/building.md)"
+        "place of --calls, with --operand for all that a call is given (docs/how-to/offline.md)"
     )
 
 

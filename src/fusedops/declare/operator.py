@@ -135,7 +135,7 @@ class Operator:
 
     @property
     def row_parts(self) -> RowParts | None:
-        """How ranks that have some columns of each row compute it together; None: they gather it.
+        """How ranks that have some columns of each row compute it together; None if they gather it.
 
         A class that is derived from another operator, and has C++, a reference or a `__call__` of
         its own, says it anew.

@@ -23,7 +23,7 @@ from fusedops.schedule import lookup
 
 __all__ = ["try_devices"]
 
-CURE = "mend what it says (docs/building.md, 'When something fails'); else please report it"
+CURE = "mend what it says (docs/how-to/install.md, 'When something fails'); else please report it"
 
 
 def try_devices() -> None:

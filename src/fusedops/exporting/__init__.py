@@ -45,7 +45,7 @@ __all__ = ["NO_PRODUCT", "Exported", "export"]
 NO_PRODUCT = (
     "a product cannot be exported: for what follows a product of your own export a fo.Map of the "
     "functors, which Linear and Matmul have as .epilogue, or include the node for CUTLASS "
-    "(docs/cpp.md)"
+    "(docs/how-to/cpp-project.md)"
 )
 
 #: What C++ people call a header. Compiled for the wrong device, its first lines say so.

@@ -104,22 +104,23 @@ class Place(NamedTuple):
 
 
 class Functor:
-    """Base of all functors: derive from it to write one of your own (docs/functors.md).
+    """Base of all functors: derive from it to write one of your own.
 
-    A functor is a frozen dataclass with the names of its operands. It says what it is in torch
-    (`apply`) and which C++ struct does the same (`emit`, with `header` or `definition`). What else
-    the rest of the package has to know of a functor is a trait: one of the attributes and
-    properties below. No code outside this package asks for the class of a functor.
+    docs/how-to/functor-in-cpp.md goes through an example. A functor is a frozen dataclass with the
+    names of its operands. It says what it is in torch (`apply`) and which C++ struct does the same
+    (`emit`, with `header` or `definition`). What else the rest of the package has to know of a
+    functor is a trait: one of the attributes and properties below. No code outside this package
+    asks for the class of a functor.
 
     Attributes:
         header: Path of the C++ struct's header, below include/fusedops/functor/. A functor whose
             struct is in no such header has `headers` and a `definition` instead.
         masks: Whether the functor removes elements from the row (kMasks in C++). It may then stand
-            in the LOAD of softmax and log-softmax alone, and has `masked` in place of `apply`.
+            in a LOAD alone, and has `masked` in place of `apply`.
         bounds: Whether its C++ struct has `columns` or `any`, which tell from indices that columns
             are masked. What lies outside is not loaded, and `explain` says so.
         needs_query: Whether the functor compares the number of a query with that of a key. It may
-            then stand in the LOAD of softmax and log-softmax alone.
+            then stand in the LOAD of softmaxes and of `Map` alone, unless it masks.
         cancels: Whether terms of the functor's derivative cancel for some arguments, as those of a
             GELU do near -0.75. A gradient may then be off by roundings of these terms, and
             `fusedops.testing.check` allows that.
@@ -343,7 +344,7 @@ class Functor:
 
     @property
     def may_lack(self) -> tuple[str, ...]:
-        """The names of the operands that a call may leave out: all, if the functor is `optional`.
+        """The names of the operands that a call may leave out, which are all if it is `optional`.
 
         The call then runs the declaration in which `without` has taken the functor's place.
         """

@@ -25,10 +25,10 @@ __all__ = ["Dropout"]
 class Dropout(Functor):
     """Zero each element with probability p; multiply the others so that the expectation is exact.
 
-    Which elements are zeroed is a function of seed, offset, row and column alone (docs/dropout.md):
-    the same on every device, and no mask is stored. ``torch.manual_seed`` and the option
-    ``generator=`` of a call determine seed and offset. A call with p = 0 or ``training=False`` runs
-    without the functor; p = 1 gives zeros.
+    Which elements are zeroed is a function of seed, offset, row and column alone
+    (docs/explanation/dropout.md): the same on every device, and no mask is stored.
+    ``torch.manual_seed`` and the option ``generator=`` of a call determine seed and offset. A call
+    with p = 0 or ``training=False`` runs without the functor; p = 1 gives zeros.
 
     p is rounded to the nearest multiple of 2**-16, half to even, but never to 0 or 1: 0.1 drops
     with probability 6554/65536. What is kept is multiplied by the inverse of the rounded

@@ -40,9 +40,10 @@ class Quantize(Functor):
     Args:
         scale: The name of the scale: a floating tensor that broadcasts against x, or a number.
         dtype: torch.float8_e4m3fn or torch.float8_e5m2.
-        amax: The name of a further output: the largest |v| before the scale, over all elements, a
-            float32 tensor without dimensions; None for none. It is NaN if some v is, 0 if there are
-            no elements, and the same in every run, since a maximum does not depend on an order.
+        amax: The name of a further output: the largest ``abs(v)`` before the scale, over all
+            elements, a float32 tensor without dimensions; None for none. It is NaN if some v is, 0
+            if there are no elements, and the same in every run, since a maximum does not depend on
+            an order.
 
     Raises:
         TypeError, ValueError: A name cannot be that of an operand or of a result, or dtype is

@@ -37,9 +37,9 @@ def fusedops(
     softmaxes, log-softmaxes and norms, called as functions of torch or spelled out in operations,
     become ops of this package together with what is elementwise before and after them, where that
     moves fewer bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this
-    package's contract (docs/dropout.md), so a seed gives other masks than in eager torch. Linear
-    layers become a `Linear` with what is elementwise after them, where one kernel runs both and
-    pays (`fusedops.graph.products`). The rest of the graph is another backend's.
+    package's contract (docs/explanation/dropout.md), so a seed gives other masks than in eager
+    torch. Linear layers become a `Linear` with what is elementwise after them, where one kernel
+    runs both and pays (`fusedops.graph.products`). The rest of the graph is another backend's.
 
     Args:
         graph_module: The graph, as Dynamo captures it.
@@ -163,7 +163,7 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
 
     The first call with inputs of new kinds finds the softmax or norm in the function with what is
     elementwise around it, as ``torch.compile(backend="fusedops")`` does, and declares it. What else
-    the function does runs in eager torch. A dropout draws its mask by docs/dropout.md.
+    the function does runs in eager torch. A dropout draws its mask by docs/explanation/dropout.md.
 
     Raises:
         TypeError: function cannot be called.

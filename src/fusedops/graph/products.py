@@ -4,8 +4,9 @@
 
 It runs behind the pass for row ops, so what a softmax or a norm has taken is not there any more.
 What pays, in "auto", is one kernel for a product and its STORE: where it is chosen for the sizes
-that the graph was captured with (docs/gemm.md), and no gradient reads the product. For one that
-does, as a GELU's, the kernel has to write the product too, and what it saves shrinks to the read.
+that the graph was captured with (docs/explanation/products.md), and no gradient reads the product.
+For one that does, as a GELU's, the kernel has to write the product too, and what it saves shrinks
+to the read.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def patch(
     A module stays the same object, with its parameters, hooks and name, and changes its class
     alone, to one that derives from its own. So optimizers, ``state_dict`` and tied weights do not
     notice. Its results have the dtype that they had, under autocast as well; they differ by
-    roundings (docs/transformers.md has the bounds).
+    roundings (docs/how-to/patch-a-model.md has the bounds).
 
     Patch a model before `torch.compile`.
 

@@ -122,7 +122,8 @@ def choose(
     if forced is None:
         found = product_config(features, arch, gpu)
         config = found.config
-        said = f"tuned on this device, from {found.where}" if found.tuned else "docs/gemm.md"
+        page = "docs/explanation/products.md"
+        said = f"tuned on this device, from {found.where}" if found.tuned else page
         faster, slower = f"faster than two ({said})", f"not faster ({said})"
     else:
         config, faster, slower = forced, "forced", "forced away"

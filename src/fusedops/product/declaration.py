@@ -191,7 +191,7 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
 
         Args:
             shape: The shape of the product that the dropout stands after.
-            seed: The seed that the call took from its generator (docs/dropout.md).
+            seed: The seed that the call took from its generator (docs/explanation/dropout.md).
             offset: The offset that the call took from its generator; 0 on a CPU.
             p: The probability with which an element is dropped, in [0, 1].
             slot: The number of the `Dropout` in the declaration, counted from 0.

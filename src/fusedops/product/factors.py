@@ -44,7 +44,7 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
 
     cuBLAS takes one stride for all matrices, so torch.matmul copies a factor whose batch dimensions
     are no single one, as of heads that lie within rows. Where one of two is small, there is one
-    batched product for each of its indices (docs/gemm.md has what that gives).
+    batched product for each of its indices (docs/explanation/products.md has what that gives).
 
     >>> heads = torch.ones(8, 3, 2, 4).transpose(1, 2)
     >>> multiply(heads, heads.mT).shape

@@ -29,12 +29,12 @@ class Linear(SingleProduct):
     product, unless ``dtype=`` says another.
 
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
-    the product rounded to its dtype (docs/gemm.md has the bound that follows). A ``Bias`` of shape
-    (N,) and w's dtype with which the STORE begins is added by the product, before it is rounded; if
-    that is all, no kernel follows. On sm_90 one kernel runs product and STORE where that was
-    measured to be faster. `explain` says which. Operands broadcast against (..., N), as those of a
-    `Map` against its x; masks set elements to -inf; dropouts draw as in any op, elements being
-    counted along the last dimension (docs/dropout.md).
+    the product rounded to its dtype (docs/explanation/products.md has the bound that follows). A
+    ``Bias`` of shape (N,) and w's dtype with which the STORE begins is added by the product, before
+    it is rounded; if that is all, no kernel follows. On sm_90 one kernel runs product and STORE
+    where that was measured to be faster. `explain` says which. Operands broadcast against (..., N),
+    as those of a `Map` against its x; masks set elements to -inf; dropouts draw as in any op,
+    elements being counted along the last dimension (docs/explanation/dropout.md).
 
     Gradients of x, w and every floating operand: one kernel goes back through the STORE, draws
     dropout masks again and sums the gradients of biases in a fixed order, then there are two

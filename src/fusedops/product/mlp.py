@@ -64,8 +64,9 @@ class MLP(ProductOp):
     bits, one kernel does this and all that stands between the products of the backward pass, where
     that was measured to be faster: it multiplies by w2, goes back through `hidden` in its epilogue,
     and adds up the gradients of operands that all rows share, tile by tile in a fixed order
-    (docs/gemm.md). `explain` says which. Code that torch.compile makes does the same; a program of
-    torch.export has two layers, and so have tensors of a class of their own in compiled code.
+    (docs/explanation/products.md). `explain` says which. Code that torch.compile makes does the
+    same; a program of torch.export has two layers, and so have tensors of a class of their own in
+    compiled code.
 
     Args:
         hidden: The functors after the first product, in order: bias and activation, as a rule.

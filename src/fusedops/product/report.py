@@ -114,8 +114,8 @@ def explain_product(
         if dtype.itemsize < 4:
             notes.append(
                 f"the product{' and ' + repr(operand) if operand else ''} is accumulated in "
-                f"float32 and rounded to {_short(dtype)} before the STORE gets it (docs/gemm.md "
-                "has the bound)"
+                f"float32 and rounded to {_short(dtype)} before the STORE gets it "
+                "(docs/explanation/products.md has the bound)"
             )
         again = f"the product, which the STORE's gradient reads; to multiply again is {flops} flops"
         for one in store.kept:

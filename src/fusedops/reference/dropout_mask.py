@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dropout contract in torch: which elements (seed, offset, slot) keeps.
 
-docs/dropout.md has the map. The kernels draw the same bits; this is for `op.unfused`,
+docs/explanation/dropout.md has the map. The kernels draw the same bits; this is for `op.unfused`,
 `op.dropout_mask`, and for reading.
 """
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected results of a call in float64, with error bounds derived from its chain.
 
-The bound that each element is held to is docs/design.md's: 0.51 ulp of the output's type for its
-one rounding, and four times the error that the chain makes in the compute type.
+The bound that each element is held to is docs/explanation/arithmetic.md's: 0.51 ulp of the output's
+type for its one rounding, and four times the error that the chain makes in the compute type.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Error bounds of torch's matrix products and of their gradients.
 
-docs/gemm.md derives the bound. All is computed from the product as a function, so it holds for any
-that is linear in both factors: batched, broadcast, with a factor transposed.
+docs/explanation/products.md derives the bound. All is computed from the product as a function, so
+it holds for any that is linear in both factors: batched, broadcast, with a factor transposed.
 """
 
 from __future__ import annotations

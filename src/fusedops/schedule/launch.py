@@ -64,7 +64,7 @@ class LaunchConfig(NamedTuple):
 
 
 class ProductConfig(NamedTuple):
-    """How a GEMM with an epilogue is run: two kernels, or one fused kernel (docs/gemm.md).
+    """How a GEMM with an epilogue is run: two kernels, or one fused kernel.
 
     Attributes:
         implementation: One of `IMPLEMENTATIONS`.

@@ -47,15 +47,15 @@ def check(
 
     Whatever the declaration holds, functors of your own included. The truth is the unfused chain in
     double on the same inputs; the bound for each element is 0.51 ulp of its type and four times the
-    error of the unfused chain in the compute type (docs/design.md). Compared are the call as given
-    with random upstream gradients for every output that has one, another dropout mask, an x with
-    gaps between its columns, upstream gradients that rows share, an odd number of columns, one row,
-    one column, no rows; the gradient of x alone, and those of the operands alone; and that a second
-    run gives the same bits. Much of that has to be built first: a check takes seconds on a CPU, and
-    says on a terminal how far it is.
+    error of the unfused chain in the compute type (docs/explanation/arithmetic.md). Compared are
+    the call as given with random upstream gradients for every output that has one, another dropout
+    mask, an x with gaps between its columns, upstream gradients that rows share, an odd number of
+    columns, one row, one column, no rows; the gradient of x alone, and those of the operands alone;
+    and that a second run gives the same bits. Much of that has to be built first: a check takes
+    seconds on a CPU, and says on a terminal how far it is.
 
     Of an op with a matrix product the truth is that product, and the chain after it, in double; the
-    bound is docs/gemm.md's.
+    bound is docs/explanation/products.md's.
 
     Args:
         op: The declaration.
@@ -139,7 +139,7 @@ def force_launch(
         product: By what a product is run with the functors after it, or with the gradient of those
             before it, where one kernel could do it (`fusedops.schedule.launch.ProductConfig`), or
             None for what is chosen. Results of one kernel and of two are within one bound
-            (docs/gemm.md), and need not have the same bits.
+            (docs/explanation/products.md), and need not have the same bits.
 
     Raises:
         TypeError: An argument is of another type.
