@@ -49,6 +49,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 napoleon_preprocess_types = False
+napoleon_attr_annotations = False
 add_module_names = False
 
 # One backtick in a docstring is a name: a link where the reference has it, else code.
