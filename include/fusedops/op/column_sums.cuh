@@ -59,7 +59,7 @@ inline void host_column_sums(const PartsOf<To, Compute>& all, int64_t group) {
 inline constexpr int kSumApart = 128, kSumGroups = 32;
 
 /// The columns and the threads of a block in the C++ entry points. The Python package chooses both
-/// for each call (run/second_stage.py).
+/// for each call (plan/second_stage.py).
 inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumApart;
 
 namespace detail {
