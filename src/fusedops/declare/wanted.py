@@ -122,6 +122,13 @@ WANTED = (
         ("QKNorm", "HeadNorm"),
         "it is a norm of the last dimension of queries and of keys",
         "fusedops.RMSNorm(store=[fusedops.Affine('weight', None)])",
+        "QK-norm, Gemma's weights, adaptive LayerNorm",
+        "how-to/norms.md",
+    ),
+    Wanted(
+        ("AdaLN", "AdaLayerNorm", "AdaptiveLayerNorm", "ModulatedLayerNorm"),
+        "it is a LayerNorm whose Affine has a scale and a shift for each sample",
+        "fusedops.LayerNorm(store=[fusedops.Affine('scale', 'shift', zero_centred=True)])",
     ),
     Wanted(
         ("Varlen", "NestedTensor", "jagged", "cu_seqlens"),
