@@ -8,7 +8,6 @@ each device. test_tutorials.py runs the tutorials, and .ci/run builds the site.
 
 import copy
 import importlib
-import json
 import pickle
 import re
 import shutil
@@ -287,20 +286,6 @@ def test_every_functor_has_its_line():
         for kind in known
         if isinstance(kind, type) and issubclass(kind, functors.Functor) and hasattr(kind, "header")
     )
-
-
-def test_the_thresholds_are_those_of_the_code():
-    """A fact that a threshold rests on is written down for that threshold."""
-    from fusedops.schedule import forward_tile as row_tile
-    from fusedops.schedule import lookup
-
-    text = (ROOT / "benchmarks" / "log" / "2026-11-22.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+|more) \| (\d+) \|", text, re.MULTILINE)
-    assert [(None if most == "more" else int(most), int(values)) for most, values in rows] == list(
-        row_tile.VALUES
-    )
-    last = json.loads((lookup.FOLDER / "sm_90.json").read_text("utf-8"))["forward"][-1]
-    assert f"blocks of {last['set']['threads_per_block']} threads" in text
 
 
 REFERENCE = DOCS / "reference"
