@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import fusedops as fo
 from fusedops.distributed import exchange
+from fusedops.torch_ops.calls import OpCall
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
@@ -265,14 +266,16 @@ def test_a_compiled_call_is_agreed_on_if_ranks_exchange_anything(
     x = shard(randn(8, 6, 16), mesh, Shard(0), Shard(1))
     r = DTensor.from_local(randn(4, 3, 16), mesh, operand, run_check=False).requires_grad_(grad)
     gamma = shard(randn(16), mesh, Replicate(), Replicate())
-    given = {"r": r, "g": gamma}
-    assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+    call = OpCall(op, op.text, x, {"r": r, "g": gamma}, {}, (2,), x.dtype)
+    assert exchange.is_exchanged(call, drawn) is exchanged
     gamma.requires_grad_()  # whose gradient is a sum over all ranks
-    assert exchange.is_exchanged(op, x, given, (2,), drawn)
+    assert exchange.is_exchanged(call, drawn)
     with torch.no_grad():
-        assert exchange.is_exchanged(op, x, given, (2,), drawn) is exchanged
+        assert exchange.is_exchanged(call, drawn) is exchanged
     columns = shard(randn(8, 6, 16), mesh, Shard(0), Shard(2))
-    assert exchange.is_exchanged(fo.LayerNorm(), columns, {}, (2,), False)
+    bare = fo.LayerNorm()
+    call = OpCall(bare, bare.text, columns, {}, {}, (2,), columns.dtype)
+    assert exchange.is_exchanged(call, False)
 
 
 COMPILED_FIRST = """

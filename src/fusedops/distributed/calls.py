@@ -8,8 +8,7 @@ compiled code the operator of `agreed` does that where it runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,39 +20,30 @@ from fusedops.distributed.exchange import agreement, is_exchanged
 from fusedops.distributed.ready import make_ready
 from fusedops.distributed.shards import check_order, located, shared_draw
 from fusedops.errors import UnsupportedError
+from fusedops.torch_ops.calls import OpCall
 from fusedops.torch_ops.tracing import forward_call, result_of
-
-if TYPE_CHECKING:
-    from fusedops.run.runnable import Runnable
 
 __all__ = ["call_on_ranks"]
 
 
-def call_on_ranks(
-    op: Runnable,
-    text: str,
-    x: Any,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    reduced: tuple[int, ...],
-    dtype: torch.dtype,
-) -> Any:
+def call_on_ranks(written: OpCall) -> Any:
     """Run a call whose x is a DTensor; what it takes and raises is what `call_operator` does."""
+    op, x = written.op, written.x
     name = op.name
     compiling = torch.compiler.is_compiling()
     if not compiling:
-        check_order(name, {"x": x, **operands})
-        _make_ready(op, x, operands, options, reduced)
-    over = sharded_columns(text, x, operands, reduced, dtype)
+        check_order(name, {"x": x, **written.operands})
+        _make_ready(written)
+    over = sharded_columns(written)
     if over is not None:
-        outputs: Any = merged_columns(op, text, x, operands, dtype, over)
+        outputs: Any = merged_columns(written, over)
         return outputs[0] if len(op.outputs) == 1 else op.result_type(*outputs)
-    call = forward_call(op, text, x, operands, options, reduced, dtype)
+    call = forward_call(written)
     draw: Any = call.draw
-    drawn_here = draw is not None and options.get("generator") is None
+    drawn_here = draw is not None and written.options.get("generator") is None
     agreed = None
-    if compiling and is_exchanged(op, x, operands, reduced, drawn_here):
-        agreed = agreement(text, x, operands)
+    if compiling and is_exchanged(written, drawn_here):
+        agreed = agreement(written.text, x, written.operands)
     if op.maxima and any(one.is_shard() for one in x.placements):
         amax = op.maxima[0]
         raise UnsupportedError(
@@ -79,16 +69,12 @@ def call_on_ranks(
             given = zip(("x", *call.names), (x, *call.tensors), strict=True)
             trains = [key for key, one in given if one.requires_grad] or None
         found = torch.ops.fusedops.forward_agreed(*call, agreed.words, trains, agreed.sizes)
-    return result_of(op, call, reduced, found)
+    return result_of(op, call, written.reduced, found)
 
 
-def _make_ready(
-    op: Runnable, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any], reduced: Any
-) -> None:
+def _make_ready(written: OpCall) -> None:
     """Build the kernels of an eager call on all ranks, before any waits."""
-    training = options.get("training", True)
-    draws = training and any(operands[p] > 0 for p in op.probabilities)
-    called, given = op.given({k: v for k, v in operands.items() if v is not None})
+    called, given = written.op.given({k: v for k, v in written.operands.items() if v is not None})
     values = [one for one in given.values() if isinstance(one, Tensor)]
     if all(isinstance(one, DTensor) for one in values):  # else the call is refused
-        make_ready(called, x, given, options, reduced, draws)
+        make_ready(written._replace(op=called, text=called.text, operands=given))

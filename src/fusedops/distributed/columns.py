@@ -12,7 +12,7 @@ reads this module's Python.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,10 +24,7 @@ from fusedops.declare.text import read
 from fusedops.distributed.exchange import Agreement, agreement, beside
 from fusedops.distributed.shards import first_index
 from fusedops.functors import Bias, Functor, Place, Role, Scale
-from fusedops.torch_ops.calls import ForwardCall
-
-if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
@@ -122,40 +119,32 @@ def _column_parts(text: str, place: tuple[int, int, int, int] | None) -> ColumnP
     )
 
 
-def sharded_columns(
-    text: str,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    reduced: Sequence[int],
-    dtype: torch.dtype | None,
-) -> int | None:
-    """The dimension of the mesh over which columns stay sharded; None where they are gathered.
-
-    `text` is that of the declaration, `dtype` that of the result, None for x's.
-    """
+def sharded_columns(call: OpCall) -> int | None:
+    """The dimension of the mesh over which columns stay sharded; None where they are gathered."""
+    x: DTensor = call.x
     last = x.dim() - 1
     over = [at for at, one in enumerate(x.placements) if isinstance(one, Shard) and one.dim == last]
-    if tuple(reduced) != (last,) or len(over) != 1:
+    if tuple(call.reduced) != (last,) or len(over) != 1:
         return None
     # Dynamo of torch 2.13 knows `is` of these classes, not `in`.
     if not all(type(one) is Shard or type(one) is Replicate for one in x.placements):
         return None
-    for one in operands.values():
+    for one in call.operands.values():
         if isinstance(one, Tensor) and not isinstance(one, DTensor):
             return None
-    parts = column_parts(text)
+    parts = column_parts(call.text)
     if parts is None or (parts.placed and last == 0):
         return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
     # What a rank receives of a row: all other columns, or some numbers of each other rank.
     gathered = columns * x.element_size() * (ranks - 1) / ranks
-    number = compute_type(x.dtype, dtype).itemsize
+    number = compute_type(x.dtype, call.dtype).itemsize
     if columns < ranks or gathered <= number * (ranks - 1) * parts.numbers:
         return None
     return over[0]
 
 
-def compute_type(x: torch.dtype, result: torch.dtype | None) -> torch.dtype:
+def compute_type(x: torch.dtype, result: torch.dtype) -> torch.dtype:
     """In which ranks exchange their numbers of a row, and compute between."""
     double = x == torch.float64 or result == torch.float64
     return torch.float64 if double else torch.float32
@@ -177,15 +166,9 @@ def parts_here(text: str, x: DTensor) -> tuple[ColumnParts, int]:
     return placed, column
 
 
-def merged_columns(
-    op: Declaration,
-    text: str,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    dtype: torch.dtype,
-    over: int,
-) -> list[DTensor]:
+def merged_columns(call: OpCall, over: int) -> list[DTensor]:
     """The results of such a call, in the order of the op's outputs, sharded as x is."""
+    op, text, x, operands, _, _, dtype = call
     parts, first = parts_here(text, x)
     compute = compute_type(x.dtype, dtype)
     compiling = torch.compiler.is_compiling()

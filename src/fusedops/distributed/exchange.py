@@ -8,7 +8,7 @@ that does not lie as the others do counts as one that moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from fusedops.distributed.shards import never_sharded
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from fusedops.torch_ops.calls import OpCall
 
 __all__ = ["Agreement", "agreement", "beside", "is_exchanged"]
 
@@ -51,17 +51,12 @@ def agreement(text: str, x: DTensor, operands: Mapping[str, Any]) -> Agreement:
     return Agreement(words, [size for one in (x, *tensors) for size in one.shape])
 
 
-def is_exchanged(
-    op: Declaration,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    reduced: Sequence[int],
-    drawn_here: bool,
-) -> bool:
+def is_exchanged(call: OpCall, drawn_here: bool) -> bool:
     """Whether a tensor may move, a draw is shared, or the gradient of an operand is a sum."""
     if drawn_here:
         return True
-    whole = {*reduced} | never_sharded(op, x.dim())
+    op, x = call.op, call.x
+    whole = {*call.reduced} | never_sharded(op, x.dim())
     for one in x.placements:
         if type(one) is Shard:
             if one.dim in whole:
@@ -69,7 +64,7 @@ def is_exchanged(
         elif type(one) is not Replicate:
             return True
     tables = op.tables
-    for name, value in operands.items():
+    for name, value in call.operands.items():
         if not isinstance(value, DTensor):
             continue
         there = [Replicate()] * len(x.placements) if name in tables else beside(value, x)

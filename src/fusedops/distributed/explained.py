@@ -19,14 +19,15 @@ from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_column
 from fusedops.distributed.shards import check_order
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
+from fusedops.torch_ops.calls import OpCall
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from fusedops.run.runnable import Runnable
 
 __all__ = ["explain_sharded"]
 
 
-def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -> Explanation:
+def explain_sharded(op: Runnable, x: DTensor, arguments: Mapping[str, Any]) -> Explanation:
     """Explain a call without running it, and without a word to other ranks.
 
     Raises:
@@ -37,29 +38,24 @@ def explain_sharded(op: Declaration, x: DTensor, arguments: Mapping[str, Any]) -
     op, operands = op.given(operands)
     check_order(op.name, {"x": x, **operands})
     reduced = find_reduced(op, op.name, x.shape, options)
-    training = options.get("training", True)
-    draws = training and any(operands.get(p, 0) > 0 for p in op.probabilities)
-    over = sharded_columns(op.text, x, operands, reduced, options.get("dtype"))
+    dtype = options.get("dtype") or op.quantized or x.dtype
+    call = OpCall(op, op.text, x, operands, options, reduced, dtype)
+    over = sharded_columns(call)
     if over is not None:
-        return _of_columns(op, x, operands, options, over)
-    call = call_of_rows(op, x, operands, options, reduced, draws)
-    return dataclasses.replace(explain(call.bound), redistributed=_said(call.moves))
+        return _of_columns(call, over)
+    of_rows = call_of_rows(call)
+    return dataclasses.replace(explain(of_rows.bound), redistributed=_said(of_rows.moves))
 
 
-def _of_columns(
-    op: Declaration,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    over: int,
-) -> Explanation:
+def _of_columns(call: OpCall, over: int) -> Explanation:
     """The first of the kernels of a call on sharded columns, and what is gathered between."""
-    parts, rows = column_parts(op.text), op.row_parts
+    x: DTensor = call.x
+    parts, rows = column_parts(call.text), call.op.row_parts
     assert parts is not None
     assert rows is not None
     here = x.to_local()
     ranks = x.device_mesh.size(over)
-    size = compute_type(x.dtype, options.get("dtype")).itemsize
+    size = compute_type(x.dtype, call.dtype).itemsize
     count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
     said = (
         f"columns stay sharded over dimension {over} of the mesh: {rows.said} alone is gathered, "
@@ -67,10 +63,10 @@ def _of_columns(
     )
     moves = [
         Move(name, one, tuple(to))
-        for name, one in operands.items()
+        for name, one in call.operands.items()
         if isinstance(one, DTensor) and (to := beside(one, x)) != [*one.placements]
     ]
-    (first, *_) = calls_of_columns(op, x, operands, options)
+    (first, *_) = calls_of_columns(call)
     return dataclasses.replace(explain(first), redistributed=(said, *_said(moves)))
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from fusedops.distributed.sharding import chosen, sums_of_operands
 from fusedops.distributed.shards import first_index, local_shape, located_placements
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
+    from fusedops.torch_ops.calls import OpCall
 
 __all__ = ["Move", "RowCall", "call_of_rows", "calls_of_columns"]
 
@@ -48,23 +47,18 @@ class RowCall(NamedTuple):
     summed: bool
 
 
-def call_of_rows(
-    op: Declaration,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    reduced: Sequence[int],
-    draws: bool,
-) -> RowCall:
+def call_of_rows(call: OpCall) -> RowCall:
     """The call that computes whole rows.
 
     Raises:
         TypeError, ValueError: An argument does not fit.
     """
+    op, _, x, operands, _, reduced, _ = call
+    draws = call.draws
     given = {"x": x, **{k: v for k, v in operands.items() if isinstance(v, DTensor)}}
     specs = {name: one._spec for name, one in given.items()}
     placements = located_placements(op, x, reduced, draws)
-    options = {**options, "dim": tuple(reduced), "normalized_shape": None}
+    options = {**call.options, "dim": tuple(reduced), "normalized_shape": None}
     if placements is not None:
         specs["x"] = DTensorSpec(
             x.device_mesh, tuple(placements), tensor_meta=specs["x"].tensor_meta
@@ -88,14 +82,13 @@ def call_of_rows(
     return RowCall(bound, tuple(moves), summed)
 
 
-def calls_of_columns(
-    op: Declaration, x: DTensor, operands: Mapping[str, Any], options: Mapping[str, Any]
-) -> list[Bound]:
+def calls_of_columns(call: OpCall) -> list[Bound]:
     """The calls of an op whose columns stay sharded, one or two, in order."""
-    parts, _ = parts_here(op.text, x)
+    x: DTensor = call.x
+    parts, _ = parts_here(call.text, x)
     here = x.to_local()
-    compute = compute_type(x.dtype, options.get("dtype"))
-    local = {name: _stand_in(value, x) for name, value in operands.items()}
+    compute = compute_type(x.dtype, call.dtype)
+    local = {name: _stand_in(value, x) for name, value in call.operands.items()}
     calls = []
     if parts.part is not None:
         of_part = {name: local[name] for name in parts.part.slots}
@@ -106,8 +99,7 @@ def calls_of_columns(
     row = torch.empty((*here.shape[:-1], 1), dtype=compute, device=here.device)
     row.requires_grad_(needs)
     of_whole = {name: local.get(name, row) for name in parts.whole.slots}
-    dtype = options.get("dtype") or x.dtype
-    calls.append(bind(parts.whole, made, of_whole, {"dtype": dtype}))
+    calls.append(bind(parts.whole, made, of_whole, {"dtype": call.dtype}))
     return calls
 
 

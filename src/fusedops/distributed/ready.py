@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from fusedops.bind.bind import Bound
-    from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
-    from fusedops.torch_ops.calls import ForwardCall
+    from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 __all__ = ["make_operator_ready", "make_ready"]
 
@@ -45,41 +44,34 @@ _ready: dict[DeviceMesh | tuple[str, ...], set[tuple[Any, ...]]] = {}
 _MOST_KINDS = 4096
 
 
-def make_ready(
-    op: Declaration,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    reduced: Sequence[int],
-    draws: bool,
-) -> None:
+def make_ready(call: OpCall) -> None:
     """Build the kernels of a call and agree with the other ranks that all have theirs.
 
     Raises:
         FusedOpsError: Some rank could not build; on that rank its own error.
     """
+    x: DTensor = call.x
     mesh = x.device_mesh
     if mesh.get_coordinate() is None:
         return
     kinds = _ready.setdefault(mesh, set())
-    kind = _kind(op, x, operands, options, reduced, draws)
+    kind = _kind(call)
     if kind in kinds:
         return
     error: Exception | None = None
     calls: Iterable[Bound] = ()
     exchanged = True
-    dtype = options.get("dtype")
-    if sharded_columns(op.text, x, operands, reduced, dtype) is not None:
-        calls = calls_of_columns(op, x, operands, options)
+    if sharded_columns(call) is not None:
+        calls = calls_of_columns(call)
     else:
-        generator = options.get("generator")
-        if draws:  # where it lies makes a kernel; its numbers do not
+        drawn = call.draws and call.options.get("generator") is None
+        if call.draws:  # where it lies makes a kernel; its numbers do not
             here = x.to_local().device
             seeds = torch.zeros(2, dtype=torch.int64, device=here)
-            options = {**options, "generator": (0, 0) if here.type == "cpu" else seeds}
-        of_rows = call_of_rows(op, x, operands, options, reduced, draws)
+            generator = (0, 0) if here.type == "cpu" else seeds
+            call = call._replace(options={**call.options, "generator": generator})
+        of_rows = call_of_rows(call)
         calls = (of_rows.bound,)
-        drawn = draws and generator is None
         exchanged = bool(of_rows.moves) or of_rows.summed or drawn
     if exchanged:
         try:
@@ -88,7 +80,7 @@ def make_ready(
         except Exception as caught:  # whatever it is, the others wait to hear of it
             error = caught
         groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
-        _agree(op.name, groups, x.to_local().device, error)
+        _agree(call.op.name, groups, x.to_local().device, error)
     _remember(kinds, kind)
 
 
@@ -162,23 +154,17 @@ def _agree(
         )
 
 
-def _kind(
-    op: Declaration,
-    x: DTensor,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    reduced: Sequence[int],
-    draws: bool,
-) -> tuple[Any, ...]:
+def _kind(call: OpCall) -> tuple[Any, ...]:
     """What decides which kernels a call has and whether ranks exchange anything, on all ranks."""
     tensors = tuple(
         (name, one.dtype, tuple(one.shape), _placements(one), one.requires_grad)
-        for name, one in {"x": x, **operands}.items()
+        for name, one in {"x": call.x, **call.operands}.items()
         if isinstance(one, Tensor)
     )
-    drawn_here = draws and options.get("generator") is None
+    draws = call.draws
+    drawn_here = draws and call.options.get("generator") is None
     grad = torch.is_grad_enabled()
-    return op.text, tuple(reduced), options.get("dtype"), draws, drawn_here, grad, tensors
+    return call.text, tuple(call.reduced), call.dtype, draws, drawn_here, grad, tensors
 
 
 def _placements(value: Tensor) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
@@ -20,16 +20,51 @@ if TYPE_CHECKING:
 __all__ = [
     "BackwardCall",
     "ForwardCall",
+    "OpCall",
     "Shapes",
     "like",
     "numbers_of",
     "operands_of",
     "pair_of",
+    "schema",
 ]
 
 
+class OpCall(NamedTuple):
+    """A call of an op as its user has written it, whose names have been checked.
+
+    Dynamo traces what reads it.
+
+    Attributes:
+        op: The op.
+        text: The text of the op that is run, from which optional operands may have been left out.
+        x: The input.
+        operands: The operands by name, None for one that is left out.
+        options: The options by name.
+        reduced: The dimensions of x that are reduced, none of them negative.
+        dtype: The dtype of y.
+    """
+
+    op: Runnable
+    text: str
+    x: Any
+    operands: Mapping[str, Any]
+    options: Mapping[str, Any]
+    reduced: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def draws(self) -> bool:
+        """Whether some dropout acts."""
+        if self.options.get("training", True):
+            for p in self.op.probabilities:
+                if self.operands.get(p, 0) > 0:
+                    return True
+        return False
+
+
 class ForwardCall(NamedTuple):
-    """The arguments of ``forward``."""
+    """The arguments of ``forward``, in the order in which the operator takes them (`schema`)."""
 
     x: Tensor
     tensors: Sequence[Tensor]
@@ -38,7 +73,7 @@ class ForwardCall(NamedTuple):
     counts: Sequence[int] | None
     draw: Tensor | None
     op: str
-    dim: Sequence[int]
+    dim: tuple[int, ...]
     dtype: torch.dtype
     keep: bool
     part_of: Sequence[int] | None = None
@@ -65,6 +100,12 @@ class ForwardCall(NamedTuple):
         )
 
     @property
+    def kind(self) -> tuple[Any, ...]:
+        """All that calls of one kind have in common: what is no tensor, no number, no size."""
+        drawn, part = self.draw is None, self.part_of or ()
+        return (self.op, self.keep, self.dtype, drawn, *self.names, None, *self.dim, None, *part)
+
+    @property
     def called(self) -> Runnable:
         """The op, with the draw checked for it."""
         called: Runnable = read(self.op)
@@ -74,7 +115,7 @@ class ForwardCall(NamedTuple):
 
 
 class BackwardCall(NamedTuple):
-    """The arguments of ``backward``."""
+    """The arguments of ``backward``, in the order in which the operator takes them (`schema`)."""
 
     upstream: Sequence[Tensor]
     outputs: Sequence[str]
@@ -87,10 +128,52 @@ class BackwardCall(NamedTuple):
     counts: Sequence[int]
     draw: Tensor | None
     op: str
-    dim: Sequence[int]
+    dim: tuple[int, ...]
     dtype: torch.dtype
     wanted: Sequence[str]
     part_of: Sequence[int] | None = None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """All that calls of one kind have in common: sizes too, which a description has."""
+        texts = (*self.outputs, None, *self.names, None, *self.described, None, *self.wanted)
+        # The statistics' shape is that of the rows, by which shards are described.
+        sizes = (*self.dim, None, *self.sizes, None, *self.kept.shape, None, *(self.part_of or ()))
+        return (self.op, self.dtype, self.draw is None, *texts, None, *sizes)
+
+
+#: What torch calls these types. In a list of integers it takes symbols, in a tuple none.
+_TYPES: dict[Any, str] = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    Sequence[Tensor]: "Tensor[]",
+    Sequence[str]: "str[]",
+    Sequence[float]: "float[]",
+    Sequence[int]: "SymInt[]",
+    Sequence[int] | None: "SymInt[]?",
+    Sequence[str] | None: "str[]?",
+    tuple[int, ...]: "int[]",
+    torch.dtype: "ScalarType",
+    str: "str",
+    bool: "bool",
+    int: "int",
+}
+
+
+def schema(call: Any) -> str:
+    """The arguments of an operator in torch's language: the fields of a named tuple of these types.
+
+    >>> class Call(NamedTuple):
+    ...     x: Tensor
+    ...     sizes: Sequence[int] | None = None
+    >>> schema(Call)
+    'Tensor x, SymInt[]? sizes=None'
+    """
+    left = call._field_defaults
+    return ", ".join(
+        f"{_TYPES[kind]} {name}{'=None' if name in left else ''}"
+        for name, kind in get_type_hints(call).items()
+    )
 
 
 class Shapes(NamedTuple):

@@ -64,33 +64,11 @@ _backwards: dict[tuple[Any, ...], _Backward] = {}
 _MOST_KINDS = 2048
 
 
-def _forward_kind(
-    names: Sequence[str],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    keep: bool,
-    part_of: Sequence[int] | None,
-) -> tuple[Any, ...]:
-    return (op, keep, dtype, draw is None, *names, None, *dim, None, *(part_of or ()))
-
-
-def run_forward_at_once(
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int] | None,
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    keep: bool,
-    part_of: Sequence[int] | None = None,
-) -> Sequence[Tensor] | None:
+def run_forward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
     """The outputs of a call of a kind that is known, or None; the arguments are the operator's."""
-    known = _forwards.get(_forward_kind(names, draw, op, dim, dtype, keep, part_of))
+    call = ForwardCall(*arguments)
+    known = _forwards.get(call.kind)
+    x, tensors, draw = call.x, call.tensors, call.draw
     if known is None or x.numel() == 0:
         return None
     if known.alone:
@@ -101,7 +79,7 @@ def run_forward_at_once(
     if draw is not None:
         drawn = (draw,) if draw.is_cuda else (_numbers_of(known.name, draw, x),)
     results = known.dispatcher.of_lists(
-        known.names, x, tensors, numbers, counts or (), drawn, known.constants
+        known.names, x, tensors, call.numbers, call.counts or (), drawn, known.constants
     )
     return None if results is NotImplemented else results
 
@@ -115,19 +93,17 @@ def _numbers_of(name: str, draw: Tensor, x: Tensor) -> tuple[int, int]:
 
 def remember_forward(call: ForwardCall, called: Runnable, options: dict[str, Any]) -> None:
     """Note the kind of a call that has been run with these options."""
-    draw = call.draw
     present = {*call.names}
     constants = {name: one for name, one in options.items() if name != "generator"}
     names = [
         *(name for name in call.names if name != "x"),
         *_names_of_numbers(called, present),
-        *([] if draw is None else ["generator"]),
+        *([] if call.draw is None else ["generator"]),
         *constants,
     ]
-    kind = _forward_kind(call.names, draw, call.op, call.dim, call.dtype, call.keep, call.part_of)
     _remember(
         _forwards,
-        kind,
+        call.kind,
         _Forward(
             called.trained if call.keep else called.direct,
             tuple(names),
@@ -152,48 +128,12 @@ def _remember(table: dict[tuple[Any, ...], Any], kind: tuple[Any, ...], known: A
     table[kind] = known
 
 
-def _backward_kind(
-    outputs: Sequence[str],
-    kept: Tensor,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    described: Sequence[str],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    wanted: Sequence[str],
-    part_of: Sequence[int] | None,
-) -> tuple[Any, ...]:
-    # The statistics' shape is that of the rows, by which shards are described.
-    texts = (*outputs, None, *names, None, *described, None, *wanted)
-    numbers = (*dim, None, *sizes, None, *kept.shape, None, *(part_of or ()))
-    return (op, dtype, draw is None, *texts, None, *numbers)
-
-
-def run_backward_at_once(
-    upstream: Sequence[Tensor],
-    outputs: Sequence[str],
-    kept: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    sizes: Sequence[int],
-    described: Sequence[str],
-    numbers: Sequence[float],
-    counts: Sequence[int],
-    draw: Tensor | None,
-    op: str,
-    dim: Sequence[int],
-    dtype: torch.dtype,
-    wanted: Sequence[str],
-    part_of: Sequence[int] | None = None,
-) -> Sequence[Tensor] | None:
-    """The gradients of a call of a kind that is known, or None."""
-    kind = _backward_kind(
-        outputs, kept, names, sizes, described, draw, op, dim, dtype, wanted, part_of
-    )
-    known = _backwards.get(kind)
-    if known is None or known.gradient.loose or upstream[0].numel() == 0:
+def run_backward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
+    """The gradients of a call of a kind that is known, or None; the arguments as above."""
+    call = BackwardCall(*arguments)
+    known = _backwards.get(call.kind)
+    dy, kept, draw = call.upstream[0], call.kept, call.draw
+    if known is None or known.gradient.loose or dy.numel() == 0:
         return None
     if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
         return None
@@ -202,12 +142,12 @@ def run_backward_at_once(
         drawn = (draw if draw.is_cuda else tuple(draw.tolist()),)
     results = known.gradient.of_lists(
         known.names,
-        upstream[0],
-        upstream[1:],
+        dy,
+        call.upstream[1:],
         (kept,),
-        tensors,
-        numbers,
-        counts,
+        call.tensors,
+        call.numbers,
+        call.counts,
         drawn,
         known.constants,
     )
@@ -235,21 +175,9 @@ def remember_backward(call: BackwardCall, called: Runnable, options: dict[str, A
         *constants,
     ]
     places = dict(zip(("x", *called.slots), gradient.places, strict=True))
-    kind = _backward_kind(
-        call.outputs,
-        call.kept,
-        call.names,
-        call.sizes,
-        call.described,
-        call.draw,
-        call.op,
-        call.dim,
-        call.dtype,
-        call.wanted,
-        call.part_of,
-    )
     order = tuple(places[name] for name in call.wanted)
-    _remember(_backwards, kind, _Backward(gradient, tuple(names), tuple(constants.values()), order))
+    known = _Backward(gradient, tuple(names), tuple(constants.values()), order)
+    _remember(_backwards, call.kind, known)
 
 
 def draw_at_once(room: Tensor, count: int) -> Tensor:

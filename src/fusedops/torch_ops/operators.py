@@ -47,6 +47,7 @@ from fusedops.torch_ops.calls import (
     numbers_of,
     operands_of,
     pair_of,
+    schema,
 )
 from fusedops.torch_ops.fakes import fake_backward, fake_draw, fake_forward
 from fusedops.torch_ops.kept_draws import keep_draws
@@ -74,18 +75,7 @@ _namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
-#: The arguments of ``forward``, which `ForwardCall` names.
-_FORWARD = (
-    "Tensor x, Tensor[] tensors, str[] names, float[] numbers, SymInt[]? counts, Tensor? draw, "
-    "str op, int[] dim, ScalarType dtype, bool keep, SymInt[]? part_of=None"
-)
-
-_namespace.define(
-    "backward(Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] tensors, str[] names, "
-    "SymInt[] sizes, str[] described, float[] numbers, SymInt[] counts, Tensor? draw, str op, "
-    "int[] dim, ScalarType dtype, str[] wanted, SymInt[]? part_of=None) -> Tensor[]",
-    tags=_TAGS,
-)
+_namespace.define(f"backward({schema(BackwardCall)}) -> Tensor[]", tags=_TAGS)
 _namespace.define(
     "draw(Tensor room, int count) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
@@ -351,7 +341,7 @@ def define_forward(
         run: What it runs on tensors with memory.
         more: Further arguments after those of ``forward``, which have defaults.
     """
-    namespace.define(f"{name}({_FORWARD}{more}) -> Tensor[]", tags=_TAGS)
+    namespace.define(f"{name}({schema(ForwardCall)}{more}) -> Tensor[]", tags=_TAGS)
     for key in ("AutocastCPU", "AutocastCUDA"):
         namespace.impl(name, library.fallthrough_kernel, key)
     namespace.impl(name, run, "CompositeExplicitAutograd")

@@ -8,7 +8,7 @@ sizes. What depends on sizes is checked where the operator runs, on tensors real
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,26 +21,10 @@ from fusedops.bind.dimensions import arranged, find_reduced, order, restored
 from fusedops.bind.scalars import check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UNFUSED, UnsupportedError
-from fusedops.torch_ops.calls import ForwardCall
+from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from fusedops.run.runnable import Runnable
-
-    class OnRanks(Protocol):
-        """Runs a call whose x is a DTensor, once its arguments have been checked."""
-
-        def __call__(
-            self,
-            op: Runnable,
-            text: str,
-            x: Any,
-            operands: Mapping[str, Any],
-            options: Mapping[str, Any],
-            reduced: tuple[int, ...],
-            dtype: torch.dtype,
-        ) -> Any: ...
 
 
 __all__ = ["call_operator", "draw_for", "forward_call", "is_distributed", "result_of"]
@@ -49,7 +33,7 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 #: What runs calls on distributed tensors (DTensor): `fusedops.distributed` puts it here when it is
 #: imported, which whoever calls an op with such a tensor has done.
-on_ranks: OnRanks | None = None
+on_ranks: Callable[[OpCall], Any] | None = None
 
 
 def is_distributed(value: Any) -> bool:
@@ -91,28 +75,22 @@ def call_operator(
     if lacking:
         op.check_partners(operands, lacking)
     text = lacking_text(op.text, lacking) if lacking else op.text
+    written = OpCall(op, text, x, operands, options, reduced, dtype)
     if is_distributed(x):
         assert on_ranks is not None, "fusedops.distributed has not been imported"
-        return on_ranks(op, text, x, operands, options, reduced, dtype)
-    call = forward_call(op, text, x, operands, options, reduced, dtype)
+        return on_ranks(written)
+    call = forward_call(written)
     return result_of(op, call, reduced, torch.ops.fusedops.forward(*call))
 
 
-def forward_call(
-    op: Runnable,
-    text: str,
-    x: Tensor,
-    operands: Mapping[str, Any],
-    options: Mapping[str, Any],
-    reduced: tuple[int, ...],
-    dtype: torch.dtype,
-) -> ForwardCall:
-    """The arguments of ``fusedops::forward`` for a call of the op of this text.
+def forward_call(written: OpCall) -> ForwardCall:
+    """The arguments of ``fusedops::forward`` for a call.
 
     Raises:
         TypeError, ValueError: An operand or the generator is of the wrong kind.
         UnsupportedError: As `call_operator` says.
     """
+    op, text, x, operands, options, reduced, dtype = written
     name = op.name
     names: list[str] = []
     tensors: list[Tensor] = []
