@@ -61,7 +61,8 @@ class _Rows(LayerNorm):
         return self._of
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (LayerNorm, self.load, self.store, self.constants)
+        make, (_, *parts) = super().__reduce__()
+        return make, (LayerNorm, *parts)
 
 
 class _ChannelNorm(LayerNorm):
@@ -282,9 +283,6 @@ class _ChannelNorm(LayerNorm):
             )
         self._groups(shape[1])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.load, self.store, self.constants)
-
 
 class GroupNorm(_ChannelNorm):
     """``y = (v - mean) / sqrt(variance + eps)`` over each group of channels of ``v = load(x)``.
@@ -381,12 +379,3 @@ def _split(tensor: Tensor, dim: int, parts: tuple[int, int]) -> Tensor:
     """A view in which a dimension is two."""
     shape = tensor.shape
     return tensor.view((*shape[:dim], *parts, *shape[dim + 1 :]))
-
-
-def _rebuild(
-    kind: type[LayerNorm],
-    load: tuple[Functor, ...],
-    store: tuple[Functor, ...],
-    constants: dict[str, Any],
-) -> LayerNorm:
-    return kind(load=load, store=store, **constants)

@@ -27,13 +27,12 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.bind.shard_offset import check_shared, shared_dims
-from fusedops.declare.chains import OPTIONS, parted
+from fusedops.declare.chains import parted
 from fusedops.declare.declaration import Declaration
-from fusedops.declare.hints import check_declaration
-from fusedops.declare.interactive import CallSignature, ShownToUsers, for_users
+from fusedops.declare.interactive import CallSignature
 from fusedops.declare.text import spell
-from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError
-from fusedops.functors import Functor, Role
+from fusedops.errors import FusedOpsError
+from fusedops.functors import Functor
 from fusedops.plan.reading import Hints
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
@@ -46,41 +45,22 @@ from fusedops.run.refusal import (
     refuse_classes,
     stands_for_an_operator,
 )
-from fusedops.run.runnable import Runnable
+from fusedops.run.runnable import Runnable, flags_of
 from fusedops.torch_ops.tracing import call_operator, is_distributed
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from fusedops.declare.results import Result
 
 __all__ = ["RowOp", "declared"]
-
-#: The kinds of values that a call may pass for an operand of each role, as flags of the runtime.
-_FLAGS = {
-    Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
-    Role.FLAGS: _runtime.SLOT_TENSOR,
-    Role.IDS: _runtime.SLOT_TENSOR,
-    Role.ROW_IDS: _runtime.SLOT_TENSOR,
-    Role.KEY_IDS: _runtime.SLOT_TENSOR,
-    Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
-    Role.TABLE: _runtime.SLOT_TENSOR,
-    Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
-    Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
-    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR,
-}
 
 #: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
 
 
-class RowOp(Runnable, metaclass=ShownToUsers):
+class RowOp(Runnable):
     """Base of the ops: a reduction over rows, with a LOAD before it and a STORE after it.
 
     Calling an op runs it: `__call__` says what a call takes and returns.
-
-    The C++ runtime implements the call (csrc/dispatch.cpp): a Python method in between would take
-    longer than finding the plan does.
 
     Attributes:
         load, store: The functors before and after the reduction, in the order in which they apply.
@@ -95,21 +75,12 @@ class RowOp(Runnable, metaclass=ShownToUsers):
 
     observer = recording
 
-    def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """Check the names of the declaration's arguments; `__init__` reads their values."""
-        if torch.compiler.is_dynamo_compiling():
-            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
-        if len(arguments) > 2 or not named.keys() <= {"load", "store"}:
-            check_declaration(cls, arguments, named, OPTIONS)
-        made: Self = super().__new__(cls)
-        return made
-
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any
     ) -> None:
         Declaration.__init__(self, load, store, **constants)
         name = self.title
-        self._kinds = [(operand.name, _FLAGS[operand.role]) for operand in self.operands]
+        self._kinds = [(operand.name, flags_of(operand.role)) for operand in self.operands]
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
         slow = (self._slow, drawing, several, self._differentiate)
@@ -389,9 +360,6 @@ class RowOp(Runnable, metaclass=ShownToUsers):
         op, seen, given = self.over_rows(x, arguments)
         return bind(op, seen, *parted(given))
 
-    def __dir__(self) -> list[str]:
-        return for_users(type(self), super().__dir__())
-
     def _repr_html_(self) -> str:
         """The declaration as a notebook shows it."""
         from fusedops.explain.picture import declaration_html
@@ -404,17 +372,5 @@ class RowOp(Runnable, metaclass=ShownToUsers):
             chains = {"functors": ("x", *self.load, *self.store, "y")}
         return declaration_html(self.name, chains, ("x",), self.slots, self.outputs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.load, self.store, self.constants)
-
 
 _runtime.call_at_once(RowOp)
-
-
-def _rebuild(
-    kind: type[RowOp],
-    load: tuple[Functor, ...],
-    store: tuple[Functor, ...],
-    constants: dict[str, Any],
-) -> RowOp:
-    return kind(load, store, **constants)

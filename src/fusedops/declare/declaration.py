@@ -16,14 +16,12 @@ from typing import Any
 from torch import Tensor
 
 from fusedops.declare.chains import (
-    OPTIONS,
     check_chain,
     names_of,
     operands_of,
     optional_of,
     partners_of,
 )
-from fusedops.declare.interactive import check_assignment
 from fusedops.declare.operator import Operator, own_operators
 from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError
@@ -34,10 +32,7 @@ class Declaration(Operator):
     """A reduction over rows, with a LOAD before it and a STORE after it.
 
     Attributes:
-        load, store: The functors before and after the reduction, in the order in which they apply.
-        constants: The other arguments of the declaration by name, such as eps or empty_row.
-        operands: The operands that a call is given, in order of first use, each once.
-        slots: The number of each operand by its name, counted from 1; x is number 0.
+        load, store: The functors before and after the reduction, which are its chains.
         outputs: The names of the results: "y", then the saved streams, the taps, the statistics and
             the maximum.
         joining: The results besides y that can have a gradient, in order: the saved streams, the
@@ -46,13 +41,9 @@ class Declaration(Operator):
         quantized: The dtype of y where a functor makes 8 bits of it, or None.
         maxima: The names of the outputs that are a maximum over all elements.
         taps: The names of the further outputs that functors of the STORE write.
-        saves: The operand whose dtype each saved stream has, or None, by the stream's name.
         stream_dtypes: The dtypes of the saved streams whose functors say one, by name.
-        optional: The names of the operands that a call may leave out.
         drawing: The functors that draw, such as `Dropout`, LOAD before STORE.
-        dropouts: Their number.
         dropout_slots: The number of each, by (side, index in load or store).
-        probabilities: The probability operand of each of those.
         read_by_load, read_by_store: The names of the operands that the functors of a side read, in
             their order; an operand that two functors read is there twice.
         counted: The names of the operands whose numbers are integers, such as those of `Lengths`.
@@ -61,7 +52,6 @@ class Declaration(Operator):
             or, if negative, from the last.
         masked: Whether a functor of the LOAD masks elements.
         zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
-        causal: Whether some functor depends on the query index of a row.
         forward_only: The functors that have no derivative.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
@@ -81,6 +71,7 @@ class Declaration(Operator):
         self.masked = any(functor.masks for functor in self.load)
         self.zeroes = self.zeroes_masked and self.masked
         self.store = check_chain(self, "store", store)
+        self.chains = {"load": self.load, "store": self.store}
         if self.masked:
             self.kept += self.kept_of_masks
         self.operands = operands_of(self)
@@ -115,14 +106,14 @@ class Declaration(Operator):
             )
         self.outputs += self.maxima
         self.able = self.joining if self.quantized else ("y", *self.joining)
-        chains = (*self.load, *self.store)
+        chains = self.functors
         self.drawing = [f for f in chains if f.draws is not None]
         self.probabilities = [f.draws for f in self.drawing if f.draws is not None]
         self.dropouts = len(self.drawing)
-        places = [(side, at) for side, chain in self._sides() for at in range(len(chain))]
+        places = [(side, at) for side, chain in self.chains.items() for at in range(len(chain))]
         drawing = [place for place, f in zip(places, chains, strict=True) if f.draws is not None]
         self.dropout_slots = {place: number for number, place in enumerate(drawing)}
-        self.read_by_load, self.read_by_store = (names_of(chain) for _, chain in self._sides())
+        self.read_by_load, self.read_by_store = map(names_of, self.chains.values())
         whole = (Role.COUNT, Role.INTEGER)
         self.counted = [operand.name for operand in self.operands if operand.role in whole]
         self.tables = {one.table: one for functor in chains for one in functor.tables}
@@ -131,10 +122,6 @@ class Declaration(Operator):
         self.forward_only = [f for f in chains if not f.differentiable]
         if self.quantized and self.joining:  # the backward pass leaves the last functor out
             self.forward_only.remove(self.store[-1])
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        check_assignment(self, type(self).__name__, name, OPTIONS)
-        super().__setattr__(name, value)
 
     def given(self, operands: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The op that a call with these operands runs, and its operands.
@@ -194,18 +181,8 @@ class Declaration(Operator):
     def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
         """The same op with other functors, as pickling would make it."""
         reduced: Any = self.__reduce__()
-        make, (kind, _, _, constants) = reduced
-        return make(kind, tuple(load), tuple(store), constants)
-
-    @property
-    def name(self) -> str:
-        """The name of the op in error messages, its class's name."""
-        return type(self).__name__
-
-    @property
-    def title(self) -> str:
-        """The name of the op in errors while it is made, when it is no op yet that has a `name`."""
-        return type(self).__name__
+        make, (kind, _, constants) = reduced
+        return make(kind, {"load": tuple(load), "store": tuple(store)}, constants)
 
     @property
     def kernels(self) -> str:
@@ -215,7 +192,7 @@ class Declaration(Operator):
     @functools.cached_property
     def label(self) -> str:
         """The declaration in short, as profilers show it: ``LayerNorm(Residual | Affine)``."""
-        load, store = (", ".join(type(f).__name__ for f in chain) for _, chain in self._sides())
+        load, store = (", ".join(type(f).__name__ for f in chain) for chain in self.chains.values())
         chains = f"{load} | {store}".strip() if store else load
         return f"{type(self).__name__}({chains})"
 
@@ -235,11 +212,6 @@ class Declaration(Operator):
             )
 
     @functools.cached_property
-    def declaration(self) -> str:
-        """The declaration as it prints, computed once."""
-        return repr(self)
-
-    @functools.cached_property
     def definitions(self) -> tuple[str, ...]:
         """The C++ text of operator and functors that no header of fusedops holds, in order."""
         texts = (self.definition, *(f.definition for f in (*self.load, *self.store)))
@@ -253,23 +225,6 @@ class Declaration(Operator):
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
         """The result of a call: y if it is the only output, else all as a `result_type`."""
         return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
-
-    def _key(self) -> tuple[Any, ...]:
-        return (type(self), self.load, self.store, tuple(self.constants.items()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Declaration) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        parts = [f"{side}={list(chain)!r}" for side, chain in self._sides() if chain]
-        parts += [f"{key}={value!r}" for key, value in self.constants.items()]
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-    def _sides(self) -> tuple[tuple[str, tuple[Functor, ...]], ...]:
-        return (("load", self.load), ("store", self.store))
 
 
 @functools.cache

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops.declare.op import Op
+
 #: The operators that are part of fusedops, by class name; a text names them without a module.
 own_operators: dict[str, type[Operator]] = {}
 
@@ -74,7 +76,7 @@ class WholeRow(NamedTuple):
     statistics: Mapping[str, Tensor] | None = None
 
 
-class Operator:
+class Operator(Op):
     """Base of all operators. Derive from `RowOp`, not from this class, to write one.
 
     The C++ structs are in a header of fusedops (`header`, `gradient_header`), or in text
@@ -116,8 +118,6 @@ class Operator:
     logarithmic: ClassVar[bool] = False
     gradient_schedule: ClassVar[str] = "norm"
 
-    #: The arguments of the declaration besides load and store, by name.
-    constants: dict[str, Any]
     #: Whether a functor of the LOAD masks elements.
     masked: bool = False
 

@@ -17,11 +17,12 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.geometry import mismatch
 from fusedops.bind.operands import broadcast_cure
 from fusedops.declare.chains import OPTIONS, functors_of
-from fusedops.declare.hints import check_declaration, nearest
-from fusedops.declare.interactive import CallSignature, ShownToUsers, check_assignment, for_users
-from fusedops.errors import IN_COMPILED_CODE, FusedOpsError, UnsupportedError, shortened
+from fusedops.declare.hints import nearest
+from fusedops.declare.interactive import CallSignature
+from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
 from fusedops.product.epilogue import Epilogue
+from fusedops.run.runnable import CalledOp
 
 __all__ = ["TAKEN", "ProductOp"]
 
@@ -33,22 +34,14 @@ TAKEN = ("dtype", "out", "training", "generator")
 _FOREIGN = {*OPTIONS} - {*TAKEN}
 
 
-class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
+class ProductOp(CalledOp):
     """A declaration of chains of functors, each of which follows a matrix product.
 
-    The C++ runtime implements the call (csrc/dispatch.cpp), as of a `RowOp`. What runs a call is
-    chosen where it looks the plan up, once for each kind of call (`implementation`).
+    What runs a call is chosen where the C++ runtime looks its plan up, once for each kind of call
+    (`implementation`).
 
     Attributes:
-        chains: The functors of each chain, in order, by the name of the declaration's argument.
         epilogues: The `Map` of each chain.
-        operands: The operands that a call is given, in order of first use, each once.
-        slots: The number of each operand by its name, counted from 1.
-        outputs: The names of the results: "y", then the saved streams and taps.
-        saves: The name of the operand whose dtype each saved stream has, by the stream's name.
-        optional: The names of the operands that a call may leave out.
-        dropouts: The number of functors that draw.
-        causal: Whether some functor depends on the query index of a row.
     """
 
     #: The tensors that a call gives by position.
@@ -58,8 +51,6 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Check the names of the declaration's arguments; `__init__` reads their values."""
-        if torch.compiler.is_dynamo_compiling():
-            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
         if "load" in named:
             raise TypeError(
                 f"{cls.__name__}: unknown argument 'load' of the declaration: a product reads "
@@ -71,16 +62,11 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
                 f"{cls.__name__}: a declaration holds functors, not sizes, got "
                 f"{shortened(arguments)}; the module of that name is {module}"
             )
-        check_declaration(cls, arguments, named, OPTIONS)
-        made: Self = super().__new__(cls)
-        return made
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        check_assignment(self, type(self).__name__, name, OPTIONS)
-        super().__setattr__(name, value)
+        return super().__new__(cls, *arguments, **named)
 
     def __init__(self, chains: Mapping[str, Iterable[Functor]]) -> None:
-        name = self.name
+        name = self.title
+        self.constants: dict[str, Any] = {}
         self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
         self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
         for each in self.epilogues[:-1]:
@@ -114,7 +100,8 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
             raise ValueError(f"{name}: names of saved streams and taps must differ, got {further}")
         self.outputs = ("y", *further)
         self.saves = {key: one for each in self.epilogues for key, one in each.saves.items()}
-        self.dropouts = sum(each.dropouts for each in self.epilogues)
+        self.probabilities = [one for each in self.epilogues for one in each.probabilities]
+        self.dropouts = len(self.probabilities)
         self.causal = any(each.causal for each in self.epilogues)
 
     __signature__ = CallSignature(("x",), TAKEN)
@@ -133,10 +120,10 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
         further = [(name, _runtime.SLOT_TENSOR) for name in self.inputs[1:]]
         _runtime.Dispatcher.__init__(
             self,
-            self.name,
+            self.title,
             [*kinds, *further],
             self._slow,
-            functools.partial(draw, op=self.name),
+            functools.partial(draw, op=self.title),
             result,
             None,
             label,
@@ -173,16 +160,6 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
         self.check(*factors)
         how = self.implementation if reason is Reason.MISS else self.run
         return how(*factors, arguments)
-
-    @property
-    def name(self) -> str:
-        """The name of the op in error messages, its class's name."""
-        return type(self).__name__
-
-    @functools.cached_property
-    def declaration(self) -> str:
-        """The declaration as it prints, computed once."""
-        return repr(self)
 
     def dropout_mask(
         self, shape: Sequence[int], seed: int, offset: int, p: float, *, slot: int = 0
@@ -308,32 +285,9 @@ class ProductOp(_runtime.Dispatcher, metaclass=ShownToUsers):
                     f"{cure or f'give it a shape that broadcasts against {shape}'}"
                 )
 
-    def _key(self) -> tuple[Any, ...]:
-        return (type(self), *self.chains.items())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProductOp) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        parts = [f"{side}={list(chain)!r}" for side, chain in self.chains.items() if chain]
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-    def __dir__(self) -> list[str]:
-        return for_users(type(self), super().__dir__())
-
     def _repr_html_(self) -> str:
         """The declaration as a notebook shows it."""
         from fusedops.explain.picture import declaration_html
 
         chains = {side: ("product", *chain) for side, chain in self.chains.items()}
         return declaration_html(self.name, chains, self.inputs, self.slots, self.outputs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.chains)
-
-
-def _rebuild(kind: Any, chains: dict[str, tuple[Functor, ...]]) -> Any:
-    return kind(**chains)

@@ -101,8 +101,8 @@ class MLP(ProductOp):
         first = self.epilogues[0]
         if len(first.outputs) > 1:
             raise ValueError(
-                f"{self.name}: hidden cannot return outputs, got {list(first.outputs[1:])}: it may "
-                "be run again in the backward pass; call two Linear, the first of which does"
+                f"{self.title}: hidden cannot return outputs, got {list(first.outputs[1:])}: it "
+                "may be run again in the backward pass; call two Linear, the first of which does"
             )
         self._gradients: dict[tuple[str, frozenset[str]], ProductBackward] = {}
         self.layers = Linear(self.hidden), Linear(self.store)

@@ -41,26 +41,12 @@ from fusedops.plan.saved_tensors import (
 )
 from fusedops.plan.wanted_gradients import WantedGradients
 from fusedops.run.fallback_arch import serve
+from fusedops.run.runnable import flags_of
 
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
     from fusedops.generate.variant import Variant
     from fusedops.run.observer import CallText, Observer
-
-#: The kinds of values that a backward call may pass for an operand of each role, as flags of the
-#: runtime: also the pair (dtype, shape) of a tensor that is not read.
-_FLAGS = {
-    Role.VALUE: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.FLAGS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.ROW_IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.KEY_IDS: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.COUNT: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.TABLE: _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.INTEGER: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-    Role.PROBABILITY: _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER,
-    Role.ROW: _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED,
-}
 
 
 #: Where tensors have no memory; to make a device of its name takes a call of its own each time.
@@ -100,7 +86,10 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         self._outputs.update((joining_name(name), name) for name in op.joining)
         tables = op.tables.keys()
         self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
-        flags = {operand.name: _FLAGS[operand.role] for operand in op.operands}
+        flags = {operand.name: flags_of(operand.role) for operand in op.operands}
+        for name, one in flags.items():
+            if one & _runtime.SLOT_TENSOR:  # or dtype and shape of one that is not read
+                flags[name] = one | _runtime.SLOT_DESCRIBED
         flags["x"] = _runtime.SLOT_TENSOR | _runtime.SLOT_DESCRIBED
         slots = [(name, flags.get(name, _runtime.SLOT_TENSOR)) for name in self.numbers]
         label = f"gradient of {op.label}"

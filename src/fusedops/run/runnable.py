@@ -1,20 +1,54 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""A declaration that can be called: its dispatchers, and what they cache."""
+"""Ops that can be called: their dispatchers, and what these cache."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fusedops import _runtime
+from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import check_declaration
+from fusedops.declare.op import Op
+from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
+from fusedops.functors import Role
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fusedops.plan.reading import Hints
     from fusedops.run.observer import Observer
 
 
-class Runnable(_runtime.Dispatcher, Declaration):
+def flags_of(role: Role) -> int:
+    """What a call may pass for an operand of this role, as flags of the runtime."""
+    if role is Role.PROBABILITY:
+        return _runtime.SLOT_PROBABILITY | _runtime.SLOT_NUMBER
+    if role in (Role.VALUE, Role.COUNT, Role.INTEGER, Role.ROW):
+        return _runtime.SLOT_NUMBER | _runtime.SLOT_TENSOR
+    return _runtime.SLOT_TENSOR
+
+
+class CalledOp(_runtime.Dispatcher, Op):
+    """An op whose calls the C++ runtime finds a plan for (csrc/dispatch.cpp).
+
+    A Python method in between would take longer than finding the plan does.
+    """
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Check the names of the declaration's arguments; `__init__` reads their values."""
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(f"{cls.__name__}: {IN_COMPILED_CODE}")
+        if len(arguments) > 1 or not named.keys() <= {"load", "store"}:
+            check_declaration(cls, arguments, named, OPTIONS)
+        made: Self = super().__new__(cls)
+        return made
+
+
+class Runnable(CalledOp, Declaration):
     """A declaration that can be called.
 
     Its dispatchers run the calls. The derived class, `RowOp`, says what they do for a call that has
