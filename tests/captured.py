@@ -29,6 +29,15 @@ def compiled_products(program, inner="aot_eager", products="always", **named):
     return torch.compile(program, backend=backend, **named), found
 
 
+def target_of(node):
+    """What a node of a graph calls; of a declaration's operator with its class: forward of Map."""
+    name = str(node.target)
+    if not name.startswith("fusedops.forward"):
+        return name
+    text = next(one for one in node.args if isinstance(one, str))
+    return f"{name} of {text.partition('(')[0]}"
+
+
 def listed(results):
     return list(results) if isinstance(results, (tuple, list)) else [results]
 

@@ -19,8 +19,9 @@ from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
-from fusedops.product.autograd import train
+from fusedops.product.autograd import factor_gradients
 from fusedops.product.product_kernel import Product
+from fusedops.run.autograd import ProductInput, differentiate_product
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -251,7 +252,8 @@ def test_gradients_of_one_kernel_are_those_of_two(store, learning, dtype):
 
         if one:
             values = [operands[name] for name in op.slots]
-            outputs = train(op.epilogue, run, op.shape(x, w), options, x, w, values)
+            made = ProductInput(run, op.shape(x, w), factor_gradients)
+            outputs = differentiate_product(op.epilogue, options, made, x, w, *values)
         else:
             outputs = op(x, w, **operands, **(options or {}))
             outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
@@ -294,9 +296,8 @@ def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
 def test_a_second_derivative_is_refused():
     op = fo.Linear(store=[fo.Save("z"), gelu()])
     x, w, _ = case(torch.float32)
-    y, _ = train(
-        op.epilogue, lambda x, w, _: op(x, w), op.shape(x, w), None, x.requires_grad_(), w, []
-    )
+    made = ProductInput(lambda x, w, _: op(x, w), op.shape(x, w), factor_gradients)
+    y, _ = differentiate_product(op.epilogue, None, made, x.requires_grad_(), w)
     (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(fo.UnsupportedError, match="first derivative only"):
         dx.sum().backward()

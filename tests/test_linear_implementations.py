@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from captured import target_of
 from cases import raises, randn, same_bits
 from test_linear_fused import HOPPER, STORES, chosen, gelu, needs_hopper
 from test_tuning import HERE, TARGET
@@ -70,7 +71,7 @@ class TestCompiled:
         seen = []
 
         def backend(module, inputs):
-            seen.append([str(n.target) for n in module.graph.nodes if n.op == "call_function"])
+            seen.append([target_of(n) for n in module.graph.nodes if n.op == "call_function"])
             return module
 
         got = torch.compile(function, backend=backend, fullgraph=True)(*arguments)
@@ -82,7 +83,7 @@ class TestCompiled:
         with torch.no_grad():
             names, got = self.nodes(call, x, w, b)
             assert same_bits(got, call(x, w, b))
-        assert names == ["fusedops.linear"]
+        assert names == ["fusedops.forward of Linear"]
 
     def test_any_batch_runs_the_graph(self, device):
         graphs = []
@@ -118,7 +119,7 @@ class TestCompiled:
             names, got = self.nodes(cast, x, w, b)
             assert same_bits(got, cast(x, w, b))
         assert got.dtype is torch.bfloat16
-        assert "fusedops.linear" in names
+        assert "fusedops.forward of Linear" in names
 
     def test_dtype_numbers_and_further_operands(self, device):
         x, w, b = given(device)
@@ -132,7 +133,7 @@ class TestCompiled:
             names, got = self.nodes(scaled, x, w, b, g)
             assert same_bits(got, scaled(x, w, b, g))
         assert got.dtype is torch.float32
-        assert names == ["fusedops.linear"]
+        assert names == ["fusedops.forward of Linear"]
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("store", ["gelu", "dropout", "residual", "gelu, dropout"])
@@ -159,8 +160,8 @@ class TestCompiled:
                 one.requires_grad_(learning in ("all", name))
             if compiles:
                 names, y = self.nodes(called, *leaves.values())
-                assert "fusedops.linear" in names
-                assert "fusedops.forward" not in names
+                assert "fusedops.forward of Linear" in names
+                assert "fusedops.forward of Map" not in names
                 torch._dynamo.reset()
                 y = torch.compile(called, backend="aot_eager", fullgraph=True)(*leaves.values())
             else:
@@ -198,8 +199,8 @@ class TestCompiled:
         operands = {name: operands[name] for name in layer.slots}
         with torch.no_grad():
             names, _ = self.nodes(lambda x, w: layer(x, w, **operands), x, w)
-        assert "fusedops.linear" not in names
-        assert any("fusedops.forward" in name for name in names)
+        assert "fusedops.forward of Linear" not in names
+        assert "fusedops.forward of Map" in names
 
     def test_a_dropout_that_does_not_act_is_no_hindrance(self, device):
         x, w, b = given(device)
@@ -211,7 +212,7 @@ class TestCompiled:
         with torch.no_grad():
             names, got = self.nodes(still, x, w, b)
             assert same_bits(got, still(x, w, b))
-        assert names == ["fusedops.linear"]
+        assert names == ["fusedops.forward of Linear"]
 
     @pytest.mark.parametrize("generator", [None, (5, 64)])
     def test_a_dropout_draws_what_it_draws_in_an_eager_call(self, generator, device):
@@ -228,7 +229,7 @@ class TestCompiled:
                 results.append(run(x, w, b))
             names, _ = self.nodes(dropped, x, w, b)
         assert same_bits(*results)
-        assert names[-1] == "fusedops.linear"
+        assert names[-1] == "fusedops.forward of Linear"
         assert sum("fusedops.draw" in name for name in names) == (generator is None)
 
     def test_an_exported_program_holds_two(self, device):
@@ -245,24 +246,29 @@ class TestCompiled:
             program = torch.export.export(Module(w, b), (x,))
             assert same_bits(program.module()(x), call(x, w, b))
         assert "fusedops.forward" in str(program.graph)
-        assert "fusedops.linear" not in str(program.graph)
+        assert "Linear(" not in str(program.graph)
 
     def test_what_the_operator_refuses(self):
         x, w, b = given()
-        text = LAYER.epilogue.text
+
+        def run(x, keep=False):
+            rest = [], None, None, LAYER.text, [1], HALF, keep
+            return torch.ops.fusedops.forward(x, [w, b], ["w", "b"], *rest)
+
         leaf = x.clone().requires_grad_()
-        (y,) = torch.ops.fusedops.linear(leaf, w, [b], ["b"], [], None, text, HALF)
-        with raises(fo.UnsupportedError, "reads the product"):
+        (y,) = run(leaf)
+        with raises(fo.UnsupportedError, "no gradient was wanted"):
             y.sum().backward()
+        with pytest.raises(fo.UnsupportedError, match=r"Linear: .* reads the product"):
+            run(leaf, True)
         with raises(fo.UnsupportedError, "vmap"), torch.no_grad():
-            torch.func.vmap(
-                lambda x: torch.ops.fusedops.linear(x, w, [b], ["b"], [], None, text, HALF)
-            )(x[None])
+            torch.func.vmap(run)(x[None])
 
     def test_a_layer_that_is_gone_is_made_again(self):
         x, w, b = given()
-        text = LAYER.epilogue.text.replace("Bias(bias='b')", "Bias(bias='other')")
-        (y,) = torch.ops.fusedops.linear(x, w, [b], ["other"], [], None, text, HALF)
+        text = LAYER.text.replace("Bias(bias='b')", "Bias(bias='other')")
+        rest = [], None, None, text, [1], HALF, False
+        (y,) = torch.ops.fusedops.forward(x, [w.detach(), b], ["w", "other"], *rest)
         assert same_bits(y, call(x, w.detach(), b))
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from captured import target_of
 from cases import Seen, randn, same_bits
 from test_variants import covering
 from torch._dynamo.backends.debugging import aot_eager
@@ -18,9 +19,10 @@ from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
 from fusedops.product import factors, torch_op
-from fusedops.product.autograd import train
+from fusedops.product.autograd import factor_gradients
 from fusedops.product.factors import matrices_of, product_sizes, torch_copies
 from fusedops.product.product_kernel import Product
+from fusedops.run.autograd import ProductInput, differentiate_product
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch, last_schedule
@@ -228,7 +230,8 @@ def test_gradients_of_one_kernel_are_those_of_two(shape, learning):
 
             values = [operands[name] for name in op.slots]
             shape_of_y = op.shape(x, other)
-            (y,) = train(op.epilogue, run, shape_of_y, options, x, other.mT, values)
+            made = ProductInput(run, shape_of_y, factor_gradients)
+            (y,) = differentiate_product(op.epilogue, options, made, x, other.mT, *values)
         else:
             y = op(x, other, **of(op, operands), **options)
         upstream = randn(*y.shape, dtype=y.dtype, seed=20)
@@ -393,7 +396,7 @@ class TestCompiled:
         graphs = []
 
         def backend(module, inputs):
-            graphs.append([str(n.target) for n in module.graph.nodes if n.op == "call_function"])
+            graphs.append([target_of(n) for n in module.graph.nodes if n.op == "call_function"])
             return aot_eager(module, inputs)
 
         compiled = torch.compile(self.call, backend=backend, fullgraph=True, dynamic=True)
@@ -409,7 +412,7 @@ class TestCompiled:
                 # Gradients of factors are float16 products, summed over heads in another order.
                 torch.testing.assert_close(one, other, rtol=4e-3, atol=4e-3)
         assert len(graphs) == 1
-        assert "fusedops.linear" in graphs[0]
+        assert "fusedops.forward of Matmul" in graphs[0]
 
     @pytest.mark.thorough
     def test_what_trains_and_reads_the_product_saves_it(self, may_be_one, device):

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fusedops.declare.op import Op
 
-#: The operators that are part of fusedops, by class name; a text names them without a module.
-own_operators: dict[str, type[Operator]] = {}
+#: The ops that are part of fusedops, by class name; a text names them without a module.
+own_operators: dict[str, type[Op]] = {}
 
 
 class Statistic(NamedTuple):

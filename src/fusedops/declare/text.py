@@ -21,12 +21,13 @@ import torch
 
 from fusedops import functors
 from fusedops.declare.declaration import Declaration
+from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 
 #: The live ops of this process by their text; a text whose op no longer exists is parsed.
-_spelled: weakref.WeakValueDictionary[str, Declaration] = weakref.WeakValueDictionary()
+_spelled: weakref.WeakValueDictionary[str, Op] = weakref.WeakValueDictionary()
 
 #: Classes that are not part of fusedops, by their places in a text. A class made in a function
 #: cannot be found in its module.
@@ -37,14 +38,14 @@ _MARK = "  # "
 _LACKS = "without "
 
 
-def spell(op: Declaration) -> str:
+def spell(op: Op) -> str:
     """Write a declaration as text, from which `read` makes an equal one.
 
     >>> import fusedops as fo
     >>> spell(fo.Softmax(load=[fo.Scale("s")]))
     "Softmax(load=[Scale(scale='s')], empty_row='zero')"
     """
-    said: tuple[Functor | Declaration, ...] = (op, *op.load, *op.store)
+    said: tuple[Functor | Op, ...] = (op, *op.functors)
     places = list(map(_place, said))
     kinds = [type(one) for one in said]
     _classes.update((one, kind) for one, kind in zip(places, kinds, strict=True) if one != _OWN)
@@ -85,11 +86,11 @@ def modules(text: str) -> list[str] | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(text: str) -> Declaration:
+def _read(text: str) -> Op:
     if text.startswith(_LACKS):
         names, _, whole = text.removeprefix(_LACKS).partition(": ")
-        op: Declaration = read(whole)
-        if not {*names.split()} <= {*op.optional}:
+        op: Op = read(whole)
+        if not isinstance(op, Declaration) or not {*names.split()} <= {*op.optional}:
             raise _no_declaration(text)
         return op.without(tuple(names.split()))  # type: ignore[no-any-return]
     body, _, places = text.partition(_MARK)
@@ -98,9 +99,9 @@ def _read(text: str) -> Declaration:
         made = _value(ast.parse(body, mode="eval").body, order, text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise _no_declaration(text) from error
-    if not isinstance(made, Declaration):
+    if not isinstance(made, Op):
         raise _no_declaration(text)
-    called: tuple[Functor | Declaration, ...] = (made, *made.load, *made.store)
+    called: tuple[Functor | Op, ...] = (made, *made.functors)
     wanted = places.split() or [_OWN] * len(called)
     if len(wanted) != len(called):
         raise _no_declaration(text)
@@ -162,7 +163,7 @@ def _find(name: str, place: str) -> Any:
         found = sys.modules.get(module)
         for part in path.split("."):  # not getattr: a module's __getattr__ may import
             found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and issubclass(found, (Functor, Declaration)):
+    if isinstance(found, type) and issubclass(found, (Functor, Op)):
         return found
     if module == "__main__":
         cure = f"define {name} in a module that can be imported, not in the program itself"
@@ -181,7 +182,7 @@ def _is_own(kind: type) -> bool:
 
 
 def _kind_of(kind: type) -> str:
-    return "operator" if issubclass(kind, Declaration) else "functor"
+    return "operator" if issubclass(kind, Op) else "functor"
 
 
 def _said(op: Declaration) -> tuple[object, ...]:
@@ -193,7 +194,7 @@ def _said(op: Declaration) -> tuple[object, ...]:
     return (*types, *facts)
 
 
-def _place(one: Functor | Declaration) -> str:
+def _place(one: Functor | Op) -> str:
     """Where the class of a functor or an operator is, and a digest of its C++ source.
 
     `_OWN` for one that is part of fusedops.
@@ -201,8 +202,12 @@ def _place(one: Functor | Declaration) -> str:
     kind = type(one)
     if _is_own(kind):
         return _OWN
-    headers: tuple[object, ...] = tuple(one.headers) if isinstance(one, Functor) else ()
-    if isinstance(one, Declaration):
+    headers: tuple[object, ...] = ()  # a product has no C++ of its own
+    definition = ""
+    if isinstance(one, Functor):
+        headers, definition = tuple(one.headers), one.definition
+    elif isinstance(one, Declaration):
         headers = (*one.headers(), *one.headers(gradient=True), *_said(one))
-    digest = hashlib.sha256(f"{headers} {one.definition}".encode()).hexdigest()
+        definition = one.definition
+    digest = hashlib.sha256(f"{headers} {definition}".encode()).hexdigest()
     return f"{kind.__module__}:{kind.__qualname__}@{digest[:16]}"

@@ -16,14 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from fusedops.distributed.ready import make_operator_ready
 from fusedops.torch_ops.calls import ForwardCall
 from fusedops.torch_ops.lowering import enter
 from fusedops.torch_ops.operators import arguments_of, define_forward, run_forward
-
-_namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _run(*arguments: Any) -> list[Tensor]:
@@ -36,7 +34,6 @@ def _run(*arguments: Any) -> list[Tensor]:
 
 
 define_forward(
-    _namespace,
     "forward_agreed",
     _run,
     more=", str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None",

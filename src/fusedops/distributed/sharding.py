@@ -39,6 +39,7 @@ from torch.distributed.tensor._op_schema import (
 from torch.distributed.tensor._ops.utils import generate_redistribute_costs
 
 from fusedops.bind.bind import KEPT
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.distributed.shards import dims_that_count, never_sharded
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
@@ -46,7 +47,6 @@ from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from fusedops.declare.declaration import Declaration
 
 __all__ = ["chosen", "register", "sums_of_operands"]
 
@@ -112,7 +112,9 @@ def _of_rows(layout: Layout, reduced: Sequence[int]) -> list[Placement]:
 
 def _forward_strategy(schema: OpSchema) -> OpStrategy:
     call = ForwardCall.of(schema.args_schema)
-    op: Declaration = read(call.op)
+    op = read(call.op)
+    if not isinstance(op, Declaration):
+        raise NotImplementedError(f"{op.name}: a product has no strategy for distributed tensors")
     specs = _specs((call.x, call.tensors))
     x, *_ = specs
     tables = _tables(op)

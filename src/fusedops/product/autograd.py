@@ -19,11 +19,10 @@ from torch.autograd.graph import get_gradient_edge
 
 from fusedops.jit import env
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import as_factor, linear, multiply, rows_of, without_memory
+from fusedops.product.factors import as_factor, linear, multiply, rows_of
 from fusedops.product.product_backward import ProductBackward
 from fusedops.product.recorded import record_gradient
-from fusedops.product.torch_op_arguments import read_by_gradient
-from fusedops.run.autograd import gradients_once, note_arguments, recipe_of, save
+from fusedops.product.torch_op import read_by_gradient
 from fusedops.run.first_derivative import only_once
 
 if TYPE_CHECKING:
@@ -32,44 +31,11 @@ if TYPE_CHECKING:
 __all__ = [
     "W2",
     "Between",
-    "Run",
     "between_products",
     "factor_gradients",
     "linear_recomputed",
-    "train",
     "why_kept",
 ]
-
-#: Runs product and STORE without gradients: (x, w, arguments) to the outputs.
-Run = Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
-
-
-def train(
-    epilogue: Epilogue,
-    run: Run,
-    shape: Sequence[int],
-    options: dict[str, Any] | None,
-    x: Tensor,
-    w: Tensor,
-    values: Sequence[Any],
-) -> tuple[Tensor, ...]:
-    """Run a call that wants gradients, and record it for autograd.
-
-    Args:
-        epilogue: What runs after the product, whose gradient does not read the product.
-        run: What runs both.
-        shape: The product's shape.
-        options: The options of the call by name, or None if there are none.
-        x: The factor of shape (..., K).
-        w: The factor of shape (N, K), or (..., N, K) of many products.
-        values: The operands in the order of `epilogue.slots`, None for one that the call lacks.
-
-    Returns:
-        The outputs, in order.
-    """
-    apply: Any = _Trained.apply
-    outputs: tuple[Tensor, ...] = apply(epilogue, run, shape, options, x, w, *values)
-    return outputs
 
 
 def factor_gradients(
@@ -92,40 +58,6 @@ def factor_gradients(
     elif x is not None:
         dw = rows_of(dz).mT @ rows_of(x)
     return dx, dw
-
-
-class _Trained(torch.autograd.Function):
-    """The autograd function of one call."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        epilogue: Epilogue,
-        run: Run,
-        shape: Sequence[int],
-        options: dict[str, Any] | None,
-        x: Tensor,
-        w: Tensor,
-        *values: Any,
-    ) -> tuple[Tensor, ...]:
-        of_x, of_w, *of_values = ctx.needs_input_grad[4:]
-        needs = (False, False, of_x or of_w, *of_values)
-        recipe = recipe_of(epilogue, needs)
-        assert not recipe.x, "the product is not there to be read"
-        ctx.shapes = x.shape, w.shape
-        z = without_memory(x, shape)
-        arguments, noted = note_arguments(epilogue, options, z, values, recipe)
-        outputs = run(x, w, arguments)
-        statistics = z.new_empty((*shape[:-1], 0), dtype=torch.float32)  # a Map has none
-        further = [x if of_w else None, w if of_x else None, statistics]
-        return save(ctx, epilogue, recipe, noted, z, outputs, further)
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
-        x, w, *saved = ctx.saved_tensors
-        dz, *of_values = gradients_once(ctx.call, saved, incoming)
-        dx, dw = factor_gradients(dz, x, w, ctx.shapes)
-        return (None, None, None, None, dx, dw, *of_values)
 
 
 #: The gradients between two products: of dy, w2, z as "x" and the other tensors by name, and the

@@ -19,6 +19,8 @@ from fusedops.bind.operands import broadcast_cure
 from fusedops.declare.chains import OPTIONS, functors_of
 from fusedops.declare.hints import nearest
 from fusedops.declare.interactive import CallSignature
+from fusedops.declare.operator import own_operators
+from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
 from fusedops.product.epilogue import Epilogue
@@ -28,6 +30,8 @@ __all__ = ["TAKEN", "ProductOp"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from fusedops.declare.results import Result
 
 #: The options of a call that an op with a product takes, and those that it refuses.
 TAKEN = ("dtype", "out", "training", "generator")
@@ -42,6 +46,8 @@ class ProductOp(CalledOp):
 
     Attributes:
         epilogues: The `Map` of each chain.
+        counted: The names of the operands whose numbers are integers.
+        text: The declaration as a line of text (`declare.text.spell`).
     """
 
     #: The tensors that a call gives by position.
@@ -102,13 +108,17 @@ class ProductOp(CalledOp):
         self.saves = {key: one for each in self.epilogues for key, one in each.saves.items()}
         self.probabilities = [one for each in self.epilogues for one in each.probabilities]
         self.dropouts = len(self.probabilities)
+        self.counted = [one for each in self.epilogues for one in each.counted]
         self.causal = any(each.causal for each in self.epilogues)
+        self.text = spell(self)
 
     __signature__ = CallSignature(("x",), TAKEN)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _runtime.call_at_once(cls)
+        if "inputs" in vars(cls) and cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            own_operators[cls.__name__] = cls
 
     def dispatch(
         self,
@@ -131,6 +141,26 @@ class ProductOp(CalledOp):
             delegates=True,
         )
 
+    def __call__(self, /, *factors: Tensor, **arguments: Any) -> Result:
+        """Run the op: as the class says.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit.
+            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
+        """
+        # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
+        result: Result = self.run(*self.given(factors, arguments), arguments)
+        return result
+
+    def unfused(self, /, *factors: Tensor, **arguments: Any) -> Result:
+        """Compute a call as a chain of torch operations: products, and each functor.
+
+        It takes the same arguments, returns the same outputs and drops the same elements; torch
+        differentiates it as often as needed.
+        """
+        result: Result = self.run_unfused(*self.given(factors, arguments), arguments)
+        return result
+
     def check(self, *factors: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
         raise NotImplementedError
@@ -141,6 +171,10 @@ class ProductOp(CalledOp):
 
     def run(self, *factors_and_arguments: Any) -> Any:
         """Run a call of checked factors where torch compiles, or a mode or a class takes part."""
+        raise NotImplementedError
+
+    def run_unfused(self, *factors_and_arguments: Any) -> Any:
+        """Run a call of checked factors as torch operations."""
         raise NotImplementedError
 
     def _slow(
@@ -157,7 +191,6 @@ class ProductOp(CalledOp):
             arguments["generator"] = draw_in_memory(factors[0].device, count, generator, self.name)
             return self(*factors, **arguments)
         factors = self.given(factors, arguments)
-        self.check(*factors)
         how = self.implementation if reason is Reason.MISS else self.run
         return how(*factors, arguments)
 
@@ -231,26 +264,27 @@ class ProductOp(CalledOp):
                     f"{self.name}: operand {key!r} is missing; {wanted}: pass {key}=..."
                 )
 
-    def given(
-        self, factors: tuple[Any, ...], arguments: Mapping[str, Any], further: Any = ()
-    ) -> tuple[Any, ...]:
-        """The factors, none of which is None.
+    def given(self, factors: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The factors, checked.
 
         Args:
             factors: What the call gave by position, None for what it did not give.
             arguments: What it gave by name.
-            further: What it gave by position beyond these.
 
         Raises:
-            TypeError: It gives a factor by name, or none, or more than there are.
+            TypeError, ValueError: One does not fit, or is given by name or not at all, or there are
+                more.
         """
-        if not further and all(one is not None for one in factors):
+        count = len(self.inputs)
+        if len(factors) == count and all(one is not None for one in factors):
+            self.check(*factors)
             return factors
         wanted = f"a call is op({', '.join(self.inputs)}, ...)"
         for key in self.inputs:
             if key in arguments:
                 raise TypeError(f"{self.name}: {key} is given by position: {wanted}")
-        missing = [key for key, one in zip(self.inputs, factors, strict=True) if one is None]
+        known = (*factors, *[None] * count)[:count]
+        missing = [key for key, one in zip(self.inputs, known, strict=True) if one is None]
         if missing:
             near = [key for key in arguments if key not in self.slots and key not in TAKEN]
             by_name = f", not by name as {near[0]!r}" if near else ""
@@ -259,9 +293,8 @@ class ProductOp(CalledOp):
             )
         operands = f", here {', '.join(f'{key}=' for key in self.slots)}" if self.slots else ""
         raise TypeError(
-            f"{self.name} takes {len(self.inputs)} positional arguments, "
-            f"{', '.join(self.inputs)}, got {len(self.inputs) + len(further)}; operands and "
-            f"options are given by keyword{operands}"
+            f"{self.name} takes {count} positional arguments, {', '.join(self.inputs)}, got "
+            f"{len(factors)}; operands and options are given by keyword{operands}"
         )
 
     def check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ __all__ = [
     "rows_of",
     "torch_copies",
     "wants_gradient",
-    "without_memory",
     "wrong_shape",
     "wrong_weight",
 ]
@@ -166,11 +165,6 @@ def wants_gradient(values: Iterable[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(one, Tensor) and one.requires_grad for one in values
     )
-
-
-def without_memory(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in the place of a product that need not be there: of its shape, dtype and device."""
-    return x.new_empty((1,) * len(shape)).expand(tuple(shape))
 
 
 def wrong_shape(name: str, key: str, value: Tensor, wanted: str, cure: str) -> ValueError:

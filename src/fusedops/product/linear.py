@@ -15,7 +15,6 @@ from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
 from fusedops.product.single import SingleProduct
-from fusedops.product.torch_op import made_by
 
 __all__ = ["Linear"]
 
@@ -116,6 +115,3 @@ def _leading_bias(chain: Sequence[Functor]) -> str | None:
     bias = first.adds
     twice = any(operand.name == bias for one in others for operand in one.operands())
     return None if twice else bias
-
-
-made_by(Linear, many=False)

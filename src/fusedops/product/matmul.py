@@ -13,7 +13,6 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import check_factors, wrong_shape
 from fusedops.product.single import SingleProduct
-from fusedops.product.torch_op import made_by
 
 __all__ = ["Matmul"]
 
@@ -88,6 +87,3 @@ class Matmul(SingleProduct):
     def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None, /) -> Tensor:
         """The product, by torch."""
         return torch.matmul(first, second)
-
-
-made_by(Matmul, many=True)

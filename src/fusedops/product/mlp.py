@@ -31,7 +31,7 @@ from fusedops.product.factors import (
 from fusedops.product.linear import Linear
 from fusedops.product.product_backward import ProductBackward, explained
 from fusedops.product.report import explain_layers, explain_product
-from fusedops.product.torch_op_arguments import (
+from fusedops.product.torch_op import (
     are_plain,
     exports,
     operands_listed,
@@ -40,7 +40,7 @@ from fusedops.product.torch_op_mlp import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
 
 if TYPE_CHECKING:
-    from fusedops.declare.results import Result
+    pass
 
 __all__ = ["MLP"]
 
@@ -110,27 +110,6 @@ class MLP(ProductOp):
             layer.called(epilogue)
         kinds = dict(kind for each in self.epilogues for kind in each.kinds)
         self.dispatch(kinds.items(), None, None)
-
-    def __call__(
-        self,
-        x: Tensor | None = None,
-        w1: Tensor | None = None,
-        w2: Tensor | None = None,
-        /,
-        *further: Any,
-        **arguments: Any,
-    ) -> Result:
-        """Run the op: as the class says.
-
-        Raises:
-            TypeError, ValueError: An argument does not fit.
-            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
-        """
-        # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
-        x, w1, w2 = self.given((x, w1, w2), arguments, further)
-        self.check(x, w1, w2)
-        result: Result = self.run(x, w1, w2, arguments)
-        return result
 
     def implementation(
         self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]
@@ -248,24 +227,11 @@ class MLP(ProductOp):
             return product(h, w2, None if then.has_added is None else second[then.has_added])
         return then.run_store(then.epilogue, then.multiplied(h, w2, second, product), second)
 
-    def unfused(
-        self,
-        x: Tensor | None = None,
-        w1: Tensor | None = None,
-        w2: Tensor | None = None,
-        /,
-        **arguments: Any,
-    ) -> Result:
-        """Compute a call as a chain of torch operations: products, and each functor.
-
-        It takes the same arguments, returns the same outputs and drops the same elements.
-        """
-        x, w1, w2 = self.given((x, w1, w2), arguments)
-        self.check(x, w1, w2)
+    def run_unfused(self, x: Tensor, w1: Tensor, w2: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked as torch operations."""
         first, second = self.shared(arguments)
         hidden = self.layers[0].run_unfused(x, w1, first)
-        result: Result = self.layers[1].run_unfused(hidden, w2, second)
-        return result
+        return self.layers[1].run_unfused(hidden, w2, second)
 
     def explain(
         self,
@@ -284,7 +250,6 @@ class MLP(ProductOp):
             TypeError, ValueError: An argument does not fit, as in a call.
         """
         x, w1, w2 = self.given((x, w1, w2), arguments)
-        self.check(x, w1, w2)
         first, second = self.shared(arguments)
         shape = self.layers[0].shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched

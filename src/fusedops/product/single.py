@@ -15,7 +15,7 @@ from fusedops.errors import FusedOpsError
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Save
 from fusedops.jit import env
-from fusedops.product.autograd import train
+from fusedops.product.autograd import factor_gradients
 from fusedops.product.choice import (
     Choice,
     able,
@@ -37,12 +37,12 @@ from fusedops.product.factors import (
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.recorded import record
 from fusedops.product.report import explain_product
-from fusedops.product.torch_op import call_operator, remember
+from fusedops.product.torch_op import AsOperator, call_operator
+from fusedops.run.autograd import ProductInput, differentiate_product, without_memory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fusedops.declare.results import Result
 
 __all__ = ["SingleProduct"]
 
@@ -72,46 +72,14 @@ class SingleProduct(ProductOp):
         self._able = bool(self.store) and able(self.epilogues[0])
         self._keeping: Self | None = None
         self.called(self.epilogues[0])
-        remember(self)
+        #: What the operator of torch calls, and what it calls where there may be gradients.
+        self.direct, self.trained = AsOperator(self), AsOperator(self, keep=True)
 
     def called(self, epilogue: Epilogue) -> None:
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         self.epilogue = epilogue
         several = epilogue.result_type if len(epilogue.outputs) > 1 else None
         self.dispatch(epilogue.kinds, several, epilogue.label)
-
-    def __call__(
-        self,
-        first: Tensor | None = None,
-        second: Tensor | None = None,
-        /,
-        *further: Any,
-        **arguments: Any,
-    ) -> Result:
-        """Run the op: as the class says.
-
-        Raises:
-            TypeError, ValueError: An argument does not fit.
-            UnsupportedError: The tensors or an active mode do not go with a fused kernel.
-        """
-        # Dynamo traces this method. Python itself calls the C++ runtime directly instead.
-        first, second = self.given((first, second), arguments, further)
-        self.check(first, second)
-        result: Result = self.run(first, second, arguments)
-        return result
-
-    def unfused(
-        self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
-    ) -> Result:
-        """Compute a call as a chain of torch operations: the product, then each functor.
-
-        It takes the same arguments, returns the same outputs and drops the same elements; torch
-        differentiates it as often as needed.
-        """
-        first, second = self.given((first, second), arguments)
-        self.check(first, second)
-        result: Result = self.run_unfused(first, second, arguments)
-        return result
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
@@ -125,13 +93,8 @@ class SingleProduct(ProductOp):
             TypeError, ValueError: An argument does not fit, as in a call.
         """
         first, second = self.given((first, second), arguments)
-        self.check(first, second)
         self.check_arguments(arguments)
         return explain_product(self, first, second, arguments)
-
-    def check(self, first: Any, second: Any) -> None:
-        """Raise TypeError or ValueError for factors that do not fit."""
-        raise NotImplementedError
 
     def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
         """The shape of the product of checked factors."""
@@ -144,6 +107,13 @@ class SingleProduct(ProductOp):
     def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Self:
         """The variant that runs a call: with `AddedBias` if the GEMM adds the leading bias."""
         return self
+
+    factor_gradients = staticmethod(factor_gradients)
+
+    @staticmethod
+    def without_memory(x: Tensor, w: Tensor) -> Tensor:
+        """A tensor in the place of the product; w is the second factor, `turned`."""
+        return without_memory(x, product_sizes(x, w)[0])
 
     @staticmethod
     def turned(second: Tensor) -> Tensor:
@@ -240,7 +210,8 @@ class SingleProduct(ProductOp):
         epilogue, w = self.epilogue, self.turned(second)
         values = [arguments.pop(name, None) for name in epilogue.slots]
         shape = product_sizes(first, w)[0]
-        outputs = train(epilogue, self._outputs, shape, arguments or None, first, w, values)
+        product = ProductInput(self._outputs, shape, factor_gradients)
+        outputs = differentiate_product(epilogue, arguments or None, product, first, w, *values)
         return outputs[0] if len(outputs) == 1 else epilogue.result_type._make(outputs)
 
     def _train_keeping(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:

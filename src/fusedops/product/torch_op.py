@@ -2,56 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """A product that one kernel may run as an operator of torch, where torch compiles.
 
-- ``fusedops::linear(x, w, tensors, names, numbers, draw, op, dtype)`` gives the outputs; ``op`` is
-  the text of the STORE's `Map` (`declare.text`), ``tensors`` and ``numbers`` are its operands, and
-  its dropouts start from ``draw``. Where no operand is a tensor, the list holds w, under that name.
-  w has shape (N, K), or (..., N, K) of many products, as a `Matmul` is given it turned.
-
-When it runs it chooses by the sizes at hand as any call does, so a graph serves every batch, and
-what `fusedops tune` finds later counts. What is known as code is compiled (types, functors, tuning
-files) decides whether there is such an operator in a graph, or a product of torch's and
-``fusedops::forward``: those in programs that torch.export makes, and wherever one kernel is never
-chosen. Its gradient is ``fusedops::backward`` of the STORE, then products. A layer whose gradient
-reads the product is called as one that saves it.
+The operator is ``fusedops::forward``, of the text of a `Linear` or a `Matmul`. When it runs it
+chooses by the sizes at hand as any call does, so a graph serves every batch, and what `fusedops
+tune` finds later counts. What is known as code is compiled (types, functors, tuning files) decides
+whether there is such an operator in a graph, or a product of torch's and ``fusedops::forward`` of a
+`Map`: those in programs that torch.export makes, and wherever one kernel is never chosen. Its
+gradient is ``fusedops::backward`` of the STORE, then products. A layer whose gradient reads the
+product is called as one that saves it.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
-from fusedops.bind.bind import bind
 from fusedops.declare.text import read
-from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.target import Target
-from fusedops.product.autograd import factor_gradients
-from fusedops.product.factors import (
-    HALVES,
-    factor_dtype,
-    product_sizes,
-    wants_gradient,
-    without_memory,
-)
-from fusedops.product.torch_op_arguments import (
-    are_plain,
-    exports,
-    operands_by_name,
-    operands_listed,
-    read_by_gradient,
-)
-from fusedops.run.autograd import what_is_kept
+from fusedops.plan.saved_tensors import needed
+from fusedops.product.declaration import TAKEN
+from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
+from fusedops.run.autograd import no_statistics
 from fusedops.schedule import override
 from fusedops.schedule.architectures import PRODUCT_KERNELS
 from fusedops.schedule.launch import IMPLEMENTATIONS
 from fusedops.schedule.lookup import product_implementations
-from fusedops.torch_ops.fakes import stand_in
-from fusedops.torch_ops.kept_draws import keep_draws
-from fusedops.torch_ops.lowering import enter, lower
-from fusedops.torch_ops.operators import drawn_for, gradients, note_saved
+from fusedops.torch_ops.calls import FACTOR, ForwardCall
 from fusedops.torch_ops.tracing import draw_for, is_distributed
 
 if TYPE_CHECKING:
@@ -62,6 +42,7 @@ if TYPE_CHECKING:
     class Layer(Protocol):
         """The part of a layer that this module reads; `Linear` has it."""
 
+        text: str
         epilogue: Epilogue
 
         def __call__(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any: ...
@@ -72,34 +53,45 @@ if TYPE_CHECKING:
         def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Layer: ...
 
 
-__all__ = ["call_in_graph", "call_operator", "made_by", "remember"]
-
-#: The live layers by the text of their STORE, and whether they multiply many matrices.
-_layers: weakref.WeakValueDictionary[tuple[str, bool], Layer] = weakref.WeakValueDictionary()
+__all__ = [
+    "AsOperator",
+    "are_plain",
+    "call_in_graph",
+    "call_operator",
+    "exports",
+    "operands_listed",
+    "read_by_gradient",
+]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-#: What makes them, by the latter.
-_make: dict[bool, Callable[..., Layer]] = {}
 
-_namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
-_namespace.define(
-    "linear(Tensor x, Tensor w, Tensor[] tensors, str[] names, float[] numbers, Tensor? draw, "
-    "str op, ScalarType dtype) -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-)
-for _key in ("AutocastCPU", "AutocastCUDA"):
-    _namespace.impl("linear", library.fallthrough_kernel, _key)
+class AsOperator:
+    """A layer as the operator of torch calls it: all tensors but x by name, a tuple of outputs.
 
+    Args:
+        layer: The layer.
+        keep: Whether row statistics follow the outputs, none as a `Map` has them.
+    """
 
-def made_by(make: Callable[..., Layer], *, many: bool) -> None:
-    """Say what makes a layer of a STORE, for a graph whose layer is no longer there."""
-    _make[many] = make
+    def __init__(self, layer: Layer, keep: bool = False) -> None:
+        self._layer, self._keep = layer, keep
 
+    def __call__(self, x: Tensor, **arguments: Any) -> tuple[Tensor, ...]:
+        """Run a call of x, the factor `FACTOR`, operands and options."""
+        layer = self._layer
+        second = layer.turned(arguments.pop(FACTOR))
+        del arguments["dim"], arguments["part_of"]  # a row of a product is its last dimension
+        found = layer(x, second, **arguments)
+        outputs = (found,) if isinstance(found, Tensor) else tuple(found)
+        return (*outputs, no_statistics(outputs[0])) if self._keep else outputs
 
-def remember(layer: Layer) -> None:
-    """Let the operator find a layer by the text of its STORE."""
-    _layers.setdefault((layer.epilogue.text, type(layer) is _make.get(True)), layer)
+    def of_lists(self, names: tuple[str, ...], x: Tensor, /, *values: Sequence[Any]) -> Any:
+        """As `_runtime.Dispatcher.of_lists`, also where no tensor needs a gradient in grad mode."""
+        arguments = dict(zip(names, itertools.chain(*values), strict=True))
+        if torch._C._len_torch_dispatch_stack() or wants_gradient((x, *arguments.values())):
+            return NotImplemented
+        return self(x, **arguments)
 
 
 def call_in_graph(layer: Layer, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
@@ -152,16 +144,17 @@ def call_operator(
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) != dtype:
         return None
-    text, writes = epilogue.text, len(epilogue.outputs) - 1
+    text, store, writes = layer.text, epilogue.text, len(epilogue.outputs) - 1
     if keeps:
-        text, writes = _text_that_keeps(text, w.dim() > 2), writes + 1
+        text, store = _that_keeps(text)
+        writes += 1
     # The sizes of a parameter are never dynamic.
     n, k = None, None
     if w.dim() == 2 and (of_tracer or type(w) is torch.nn.Parameter):
         n, k = w.shape
     if of_tracer and not (type(n) is int and type(k) is int):
         n, k = None, None
-    if not _may_be_one(text, dtype, x.device, reads, writes, draws, n, k):
+    if not _may_be_one(store, dtype, x.device, reads, writes, draws, n, k):
         return None
     if layer.alone(x, dict(arguments)):
         return None
@@ -172,19 +165,26 @@ def call_operator(
             wanted.append(key)
     if wanted:
         epilogue.check_differentiable()
-        text = _text_to_train(text, tuple(wanted), w.dim() > 2)
-        saves = text != epilogue.text
+        saves = "x" in read_by_gradient(store, tuple(wanted))
+        if saves:
+            text, _ = _that_keeps(text)
     draw = draw_for(epilogue, x, arguments, arguments.get("generator")) if draws else None
-    outputs = torch.ops.fusedops.linear(
+    rank = w.dim() if x.dim() < w.dim() != 2 else x.dim()
+    call = ForwardCall(
         x if x.dtype == dtype else x.to(dtype),
-        w if w.dtype == dtype else w.to(dtype),
-        tensors or [w],
-        names or ["w"],
+        [w if w.dtype == dtype else w.to(dtype), *tensors],
+        [FACTOR, *names],
         numbers,
+        None,
         draw,
         text,
+        (rank - 1,),
         arguments.get("dtype") or dtype,
+        bool(wanted),
     )
+    outputs = torch.ops.fusedops.forward(*call)
+    if wanted:
+        outputs = outputs[:-1]
     if keeps:
         return outputs
     if saves:
@@ -192,22 +192,79 @@ def call_operator(
     return outputs[0] if len(epilogue.outputs) == 1 else epilogue.result_type(*outputs)
 
 
-def _text_that_keeps(text: str, many: bool) -> str:
-    """The text of the layer that has the product as an output, its second."""
-    return _layer(text, many).that_keeps().epilogue.text
+def operands_listed(
+    epilogue: Epilogue, arguments: Mapping[str, Any]
+) -> tuple[list[Tensor], list[str], list[Any], bool] | None:
+    """The operands of a call: tensors, their names, numbers; and whether it may draw.
+
+    None where an operator takes no such call. Dynamo traces this, so it is plain.
+    """
+    if epilogue.counted or arguments.get("out") is not None:
+        return None
+    # A branch, since an integer of an object may be a symbol to Dynamo, where shapes are dynamic.
+    draws = arguments.get("training", True) if epilogue.dropouts else False
+    if not isinstance(draws, bool):
+        return None
+    tensors: list[Tensor] = []
+    names: list[str] = []
+    numbers: list[Any] = []
+    for key in epilogue.slots:
+        value = arguments.get(key)
+        if isinstance(value, Tensor) and key not in epilogue.probabilities:
+            names.append(key)
+            tensors.append(value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers.append(value)
+        else:
+            return None
+    for key in arguments:
+        if key not in epilogue.slots and key not in TAKEN:
+            return None
+    return tensors, names, numbers, draws
 
 
-_text_that_keeps._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def are_plain(tensors: Iterable[Tensor]) -> bool:
+    """True if no tensor is a subclass of torch.Tensor other than Parameter."""
+    for one in tensors:
+        if type(one) is not Tensor and type(one) is not torch.nn.Parameter:
+            return False
+    return True
 
 
-def _text_to_train(text: str, wanted: tuple[str, ...], many: bool) -> str:
-    """The text of the layer that is called where these names have a gradient."""
-    if "x" not in read_by_gradient(text, wanted):
-        return text
-    return _text_that_keeps(text, many)
+def read_by_gradient(op: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """What the gradients of these names read, of a chain that is given as text.
+
+    That are names of operands, and "x" for the product, by which that is named among `wanted`, too.
+    """
+    return _read_by_gradient(op, wanted)
 
 
-_text_to_train._dynamo_marked_constant = True  # type: ignore[attr-defined]
+@functools.lru_cache(maxsize=1024)  # eager calls ask it, too
+def _read_by_gradient(op: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    if not wanted:
+        return ()
+    reads = needed(read(op), wanted)
+    return (*["x"] * reads.x, *sorted(reads.operands))
+
+
+def exports() -> bool:
+    """Whether torch.export traces."""
+    return torch.compiler.is_exporting()
+
+
+# Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
+# for an export otherwise.
+exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
+read_by_gradient._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _that_keeps(text: str) -> tuple[str, str]:
+    """The text of the layer that has the product as an output, its second; and of its `Map`."""
+    keeping: Layer = read(text).that_keeps()
+    return keeping.text, keeping.epilogue.text
+
+
+_that_keeps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _may_be_one(
@@ -241,121 +298,3 @@ def _may_be_one(
 
 
 _may_be_one._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _layer(text: str, many: bool) -> Layer:
-    """The layer of a STORE."""
-    layer = _layers.get((text, many))
-    if layer is None:
-        made = read(text)
-        layer = _make[many]((*made.load, *made.store))
-    return layer
-
-
-def _run(
-    x: Tensor,
-    w: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    draw: Tensor | None,
-    op: str,
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    layer = _layer(op, w.dim() > 2)
-    given = operands_by_name(layer.epilogue, tensors, names, numbers)
-    if draw is not None:
-        given["generator"] = drawn_for(draw)
-    with torch.no_grad():
-        result = layer(x, layer.turned(w), **given, training=draw is not None, dtype=dtype)
-    return [result] if isinstance(result, Tensor) else [*result]
-
-
-def _fake(
-    x: Tensor,
-    w: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[Any],
-    draw: Tensor | None,
-    op: str,
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    lower()
-    called = read(op)
-    z = x.new_empty(product_sizes(x, w)[0])
-    known = [one if isinstance(one, (int, float)) else 0.5 for one in numbers]
-    operands = operands_by_name(called, [stand_in(one, z) for one in tensors], names, known)
-    bound = bind(called, stand_in(z, z), operands, {"dtype": dtype, "training": False})
-    return [z.new_empty(z.shape, dtype=bound.output_dtype(name)) for name in bound.outputs]
-
-
-def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, w, tensors, names, numbers, draw, text, dtype = inputs
-    ctx.set_materialize_grads(False)
-    op = read(text)
-    needs = dict(zip(("x", "w", *names), ctx.needs_input_grad, strict=False))
-    of_x, of_w = needs["x"], needs["w"]
-    operands = [needs.get(name, False) for name in op.slots]
-    recipe = what_is_kept(op, [of_x or of_w, *operands])
-    ctx.call, ctx.lists = (text, dtype), (names, numbers)
-    ctx.refused = recipe.x  # a caller of its own, who did not ask `call_operator`
-    if recipe.x:
-        return
-    ctx.shapes = x.shape, w.shape
-    z = without_memory(x, product_sizes(x, w)[0])
-    given = dict(zip(names, tensors, strict=True))
-    inputs_by_name = {"x": z, **{name: given[name] for name in op.slots if name in given}}
-    kept = note_saved(ctx, op, recipe, inputs_by_name, output)
-    statistics = z.new_empty([*z.shape[:-1], 0], dtype=torch.float32)  # a Map has none
-    ctx.save_for_backward(x if of_w else None, w if of_x else None, draw, statistics, *kept)
-
-
-def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    text, dtype = ctx.call
-    op = read(text)
-    if ctx.refused:
-        raise UnsupportedError(
-            "fusedops.linear: the gradient of this STORE reads the product, which was not saved; "
-            "put fo.Save before its functors"
-        )
-    x, w, draw, statistics, *tensors = ctx.saved_tensors
-    names, numbers = ctx.lists
-    dim = [statistics.dim() - 1]
-    rest = draw, text, dim, dtype, ctx.wanted, None
-    found = gradients(ctx, op, incoming, statistics, tensors, numbers, [], *rest)
-    dz = found.pop("x", None)
-    dx = dw = None
-    if dz is not None:
-        dx, dw = factor_gradients(dz, x, w, ctx.shapes)
-    # An empty list counts as one of tensors.
-    lists: list[Any] = [None if one else [] for one in (names, numbers)]
-    return (dx, dw, [found.get(name) for name in names], *lists, None, None, None)
-
-
-def _refuse(name: str, cure: str) -> Callable[..., Any]:
-    def refuse(*arguments: Any) -> Any:
-        raise UnsupportedError(f"fusedops.linear: {name} {cure}")
-
-    return refuse
-
-
-_namespace.impl("linear", _run, "CompositeExplicitAutograd")
-library.register_fake("fusedops::linear", _fake, lib=_namespace)
-keep_draws(_namespace, "linear")
-library.register_autograd("fusedops::linear", _differentiate, setup_context=_set_up, lib=_namespace)
-library.register_vmap(
-    "fusedops::linear",
-    _refuse("torch.func.vmap does not see into a fused kernel;", f"under it use {UNFUSED}"),
-    lib=_namespace,
-)
-
-
-def _entry(*arguments: Any) -> Any:
-    """What Inductor's code calls: without torch's dispatcher, unless a mode of torch's is on."""
-    if torch._C._len_torch_dispatch_stack():  # as where new code runs for the first time
-        return torch.ops.fusedops.linear.default(*arguments)
-    return _run(*arguments)
-
-
-enter("linear", _entry)

@@ -20,42 +20,50 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from fusedops.declare.text import read
-from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.product.autograd import W2, between_products, linear_recomputed
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import linear
 from fusedops.product.product_backward import ProductBackward
-from fusedops.product.torch_op_arguments import operands_by_name
-from fusedops.run.first_derivative import refuse_second
+from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.lowering import enter, lower
-from fusedops.torch_ops.operators import drawn_for
+from fusedops.torch_ops.operators import define, define_gradient, drawn_for, namespace
 
 __all__ = ["linear_in_graph"]
 
 _NAME = "MLP"
 _RECORDS = torch._C.DispatchKey.AutogradFunctionality
 
-_namespace: Any = library.Library("fusedops", "FRAGMENT")  # type: ignore[no-untyped-call]
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-_namespace.define(
-    "linear_recomputed(Tensor h, Tensor w2, Tensor? bias, Tensor x, Tensor w1, Tensor[] tensors, "
-    "str[] names, float[] numbers, str op) -> Tensor",
-    tags=_TAGS,
-)
-_namespace.define(
-    "product_backward(Tensor dy, Tensor w2, Tensor[] tensors, str[] names, float[] numbers, "
-    "str op, str[] wanted) -> Tensor[]",
-    tags=_TAGS,
-)
-for _key in ("AutocastCPU", "AutocastCUDA"):
-    for _name in ("linear_recomputed", "product_backward"):
-        _namespace.impl(_name, library.fallthrough_kernel, _key)
+
+class _Linear(NamedTuple):
+    """The arguments of ``linear_recomputed``."""
+
+    h: Tensor
+    w2: Tensor
+    bias: Tensor | None
+    x: Tensor
+    w1: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    numbers: Sequence[float]
+    op: str
+
+
+class _Backward(NamedTuple):
+    """The arguments of ``product_backward``."""
+
+    dy: Tensor
+    w2: Tensor
+    tensors: Sequence[Tensor]
+    names: Sequence[str]
+    numbers: Sequence[float]
+    op: str
+    wanted: Sequence[str]
 
 
 def linear_in_graph(
@@ -92,32 +100,23 @@ def _layer(h: Tensor, w2: Tensor, bias: Tensor | None, *others: Any) -> Tensor:
     return linear(h, w2, bias)
 
 
-def _differentiable(
-    h: Tensor,
-    w2: Tensor,
-    bias: Tensor | None,
-    x: Tensor,
-    w1: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    op: str,
-) -> Tensor:
+def _differentiable(*arguments: Any) -> Tensor:
+    call = _Linear(*arguments)
+
     def between(
         dy: Tensor, w2: Tensor, tensors: dict[str, Tensor], wanted: list[str]
     ) -> Sequence[Tensor]:
         results: Sequence[Tensor] = torch.ops.fusedops.product_backward(
-            dy, w2, [*tensors.values()], [*tensors], numbers, op, wanted
+            dy, w2, [*tensors.values()], [*tensors], call.numbers, call.op, wanted
         )
         return results
 
-    made_of = dict(zip(names, tensors, strict=True))
-    return linear_recomputed(_NAME, between, (x, w1), made_of, h, w2, bias)
+    made_of = dict(zip(call.names, call.tensors, strict=True))
+    return linear_recomputed(_NAME, between, (call.x, call.w1), made_of, call.h, call.w2, call.bias)
 
 
-_namespace.impl("linear_recomputed", _layer, "CompositeExplicitAutograd")
-_namespace.impl("linear_recomputed", _differentiable, "Autograd")
-library.register_fake("fusedops::linear_recomputed", _layer, lib=_namespace)
+define("linear_recomputed", schema(_Linear), _layer, _layer, results="Tensor", title=_NAME)
+namespace.impl("linear_recomputed", _differentiable, "Autograd")
 
 
 # ------------------------------------------------------------------------------------- the gradient
@@ -134,25 +133,17 @@ def _by_one(op: str, wanted: frozenset[str]) -> ProductBackward:
     return ProductBackward(_epilogue(op), wanted)
 
 
-def _run(
-    dy: Tensor,
-    w2: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[float],
-    op: str,
-    wanted: Sequence[str],
-) -> list[Tensor]:
-    epilogue, given = _epilogue(op), dict(zip(names, tensors, strict=True))
+def _run(*arguments: Any) -> list[Tensor]:
+    call = _Backward(*arguments)
+    epilogue, given = _epilogue(call.op), dict(zip(call.names, call.tensors, strict=True))
     draw = given.pop("generator", None)
-    own = operands_by_name(epilogue, tensors, names, numbers)
-    others = {key: one for key, one in own.items() if key not in given}
+    others = numbers_of(epilogue, call.names, call.numbers, [])
     others |= {"training": draw is not None, "generator": drawn_for(draw)}
-    by_one = functools.partial(_by_one, op)
+    by_one = functools.partial(_by_one, call.op)
     # Two kernels are differentiated by autograd, below which the dispatcher calls operators.
     recorded = torch._C._SetExcludeDispatchKeyGuard(_RECORDS, False)
     with torch.no_grad(), recorded:
-        made = between_products(epilogue, by_one, others, dy, w2, given, [*wanted])
+        made = between_products(epilogue, by_one, others, call.dy, call.w2, given, [*call.wanted])
     # Two residuals have one gradient, but results of an operator are memory of their own.
     results: list[Tensor] = []
     for one in made:
@@ -161,39 +152,14 @@ def _run(
     return results
 
 
-def _fake(
-    dy: Tensor,
-    w2: Tensor,
-    tensors: Sequence[Tensor],
-    names: Sequence[str],
-    numbers: Sequence[Any],
-    op: str,
-    wanted: Sequence[str],
-) -> list[Tensor]:
+def _fake(*arguments: Any) -> list[Tensor]:
     lower()
-    known = {W2: w2, **dict(zip(names, tensors, strict=True))}
-    return [known[key].new_empty(known[key].shape) for key in wanted]
+    call = _Backward(*arguments)
+    known = {W2: call.w2, **dict(zip(call.names, call.tensors, strict=True))}
+    return [known[key].new_empty(known[key].shape) for key in call.wanted]
 
 
-def _note_name(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.name = _NAME
-
-
-_namespace.impl("product_backward", _run, "CompositeExplicitAutograd")
-library.register_fake("fusedops::product_backward", _fake, lib=_namespace)
-library.register_autograd(
-    "fusedops::product_backward", refuse_second, setup_context=_note_name, lib=_namespace
-)
-
-
-def _refuse_vmap(*arguments: Any) -> Any:
-    raise UnsupportedError(
-        f"{_NAME}: torch.func.vmap does not see into a fused kernel; under it use {UNFUSED}"
-    )
-
-
-for _name in ("linear_recomputed", "product_backward"):
-    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)
+define_gradient("product_backward", schema(_Backward), _run, _fake, _NAME)
 
 
 def _entry(*arguments: Any) -> Any:

@@ -9,8 +9,8 @@ are passed to it as a pair of dtype and shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -72,11 +72,47 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
         note_that_merges(op, options, x, values)
     apply: Any = _Differentiated.apply
     try:
-        result = apply(op, options, x, *values)
+        result = apply(op, options, None, x, *values)
     except RuntimeError:  # torch's, of tensors that have no shape
         check_layouts(op.name, {"x": x, **_named(op, values)})
         raise
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
+
+
+class ProductInput(NamedTuple):
+    """A product that is the x of a call, where one kernel makes it and runs the call.
+
+    Attributes:
+        run: Runs such a call without gradients: of the factors and of arguments by name it gives
+            the outputs, in order.
+        shape: The product's shape.
+        gradients: The gradients of both factors: of that of the product, the first factor if the
+            second's gradient is wanted, the second if the first's is, and the shapes of both.
+    """
+
+    run: Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
+    shape: Sequence[int]
+    gradients: Callable[..., tuple[Tensor | None, Tensor | None]]
+
+
+def differentiate_product(
+    op: Runnable, options: dict[str, Any] | None, product: ProductInput, *factors_and_values: Any
+) -> tuple[Tensor, ...]:
+    """Run a call that needs gradients, whose x is a product, and record it for autograd.
+
+    Args:
+        op: What runs after the product, whose gradient does not read the product.
+        options: The options of the call by name, or None if there are none.
+        product: The product.
+        factors_and_values: Both factors, then the operands in the order of `op.slots`, None for one
+            that the call lacks.
+
+    Returns:
+        The outputs, in order.
+    """
+    apply: Any = _Differentiated.apply
+    outputs: tuple[Tensor, ...] = apply(op, options, product, *factors_and_values)
+    return outputs
 
 
 class Recipe(NamedTuple):
@@ -98,34 +134,85 @@ class Recipe(NamedTuple):
     result: bool
 
 
-#: What a backward pass must know of the forward pass, besides the saved tensors: the op, the names
-#: whose gradients are wanted, the names of the saved tensors after the statistics, the other
-#: arguments of the backward call by keyword, and dtype and shape of y. It is no class, since making
-#: an instance takes longer.
-_Call: TypeAlias = (
-    "tuple[Runnable, frozenset[str], list[str], dict[str, Any], torch.dtype, torch.Size]"
-)
+class Saved(NamedTuple):
+    """What a backward pass knows of the forward pass, besides the tensors that were saved.
+
+    Attributes:
+        op: The op.
+        wanted: The names whose gradients are wanted, "x" among them.
+        names: The names of the saved tensors after the row statistics.
+        given: The other arguments of the backward call, by keyword.
+        dtype: The dtype of y.
+        shape: The shape of x.
+        product: What x is the product of, if it is one whose factors were saved in its place.
+    """
+
+    op: Runnable
+    wanted: frozenset[str]
+    names: Sequence[str]
+    given: dict[str, Any]
+    dtype: torch.dtype
+    shape: Any
+    product: ProductInput | None = None
 
 
 class _Differentiated(torch.autograd.Function):
-    """The autograd function of one call; its inputs are the op, the options, x and the operands."""
+    """The autograd function of one call.
+
+    Its inputs are the op, the options, None, x and the operands; or, in the place of None and x,
+    the `ProductInput` that x is, and its factors.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any
+        ctx: Any,
+        op: Runnable,
+        options: dict[str, Any] | None,
+        product: ProductInput | None,
+        x: Tensor,
+        *values: Any,
     ) -> tuple[Tensor, ...]:
-        recipe = recipe_of(op, ctx.needs_input_grad)
-        arguments, noted = note_arguments(op, options, x, values, recipe)
-        *outputs, kept = op.trained(x, **arguments)
-        return save(ctx, op, recipe, noted, x, outputs, [kept])
+        needs = ctx.needs_input_grad[3:]
+        if product is None:
+            recipe = _recipe_of(op, needs)
+            arguments, noted = _note_arguments(op, options, x, values, recipe)
+            *outputs, kept = op.trained(x, **arguments)
+            return _save(ctx, op, recipe, noted, x, outputs, (kept,))
+        w, *operands = values
+        of_x, of_w, *of_values = needs
+        recipe = _recipe_of(op, (of_x or of_w, *of_values))
+        assert not recipe.x, "the product is not there to be read"
+        ctx.shapes = x.shape, w.shape
+        z = without_memory(x, product.shape)
+        arguments, noted = _note_arguments(op, options, z, operands, recipe)
+        made = product.run(x, w, arguments)
+        further = x if of_w else None, w if of_x else None, no_statistics(z)
+        return _save(ctx, op, recipe, noted, z, made, further, product)
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
-        # Once: a checkpoint hands them out a single time.
-        return (None, None, *gradients_once(ctx.call, ctx.saved_tensors, incoming))
+        saved: Saved = ctx.saved
+        tensors = ctx.saved_tensors  # once: a checkpoint hands them out a single time
+        if saved.product is None:
+            return (None, None, None, *gradients_once(saved, tensors, incoming))
+        x, w, *tensors = tensors
+        dz, *of_values = gradients_once(saved, tensors, incoming)
+        dx, dw = saved.product.gradients(dz, x, w, ctx.shapes)
+        return (None, None, None, dx, dw, *of_values)
 
 
-def note_arguments(
+def without_memory(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor in the place of a product that need not be there: of its shape, dtype and device."""
+    return x.new_empty((1,) * len(shape)).expand(tuple(shape))
+
+
+def no_statistics(y: Tensor) -> Tensor:
+    """The row statistics that a backward pass is given of an op that keeps none, such as a Map."""
+    dtype = torch.float64 if y.dtype is torch.float64 else torch.float32
+    return y.new_empty((*y.shape[:-1], 0), dtype=dtype)
+
+
+def _note_arguments(
     op: Runnable, options: dict[str, Any] | None, x: Tensor, values: Sequence[Any], recipe: Recipe
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], list[str], list[Tensor]]]:
     """The arguments of a forward call, drawn numbers among them, and what is noted of them.
@@ -186,7 +273,7 @@ def note_arguments(
     return arguments, (given, names, tensors)
 
 
-def save(
+def _save(
     ctx: Any,
     op: Runnable,
     recipe: Recipe,
@@ -194,8 +281,9 @@ def save(
     x: Tensor,
     outputs: Sequence[Tensor],
     further: Sequence[Tensor | None],
+    product: ProductInput | None = None,
 ) -> tuple[Tensor, ...]:
-    """Save what the backward pass reads, after `further`; `noted` is that of `note_arguments`."""
+    """Save what the backward pass reads, after `further`; `noted` is that of `_note_arguments`."""
     given, names, tensors = noted
     if recipe.result and is_exact(outputs[0].dtype, x.dtype):
         names.append(RESULT)
@@ -210,7 +298,9 @@ def save(
         names.append(name)
         tensors.append(outputs[number])
     ctx.save_for_backward(*further, *tensors)
-    ctx.call = op, recipe.wanted, names, given, outputs[0].dtype, x.shape
+    # The class's own constructor is Python, which takes three times as long.
+    fields = op, recipe.wanted, names, given, outputs[0].dtype, x.shape, product
+    ctx.saved = tuple.__new__(Saved, fields)
     ctx.set_materialize_grads(False)
     if len(op.outputs) > len(op.able):
         made = zip(op.outputs, outputs, strict=True)
@@ -219,24 +309,24 @@ def save(
 
 
 def gradients_once(
-    call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+    saved: Saved, tensors: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> Sequence[Any]:
     """`run_backward`, where torch may be making the graph of a second derivative as well."""
     if not torch.is_grad_enabled():
-        return run_backward(call, saved, incoming)
+        return run_backward(saved, tensors, incoming)
     with torch.no_grad():
-        results = run_backward(call, saved, incoming)
-    return only_once(call[0].name, results, (*saved, *incoming))
+        results = run_backward(saved, tensors, incoming)
+    return only_once(saved.op.name, results, (*tensors, *incoming))
 
 
 def run_backward(
-    call: _Call, saved: Sequence[Tensor], incoming: Sequence[Tensor | None]
+    saved: Saved, tensors: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> tuple[Any, ...]:
     """Run the backward pass of one call.
 
     Args:
-        call: What the forward pass noted of itself.
-        saved: The row statistics, then the saved tensors in the order of the call's names.
+        saved: What the forward pass noted of itself.
+        tensors: The row statistics, then the saved tensors in the order of their names.
         incoming: The gradients of the op's outputs, in order, None where there is none.
 
     Returns:
@@ -246,8 +336,8 @@ def run_backward(
     Raises:
         UnsupportedError: A gradient that comes in, or a saved tensor, is not plain and dense.
     """
-    op, wanted, names, given, dtype, shape = call
-    kept, *tensors = saved
+    op, wanted, names, given, dtype, shape, _ = saved
+    kept, *tensors = tensors
     if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
@@ -328,8 +418,8 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
-def recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
-    """`what_is_kept`, once for each of what autograd needs of op, options, x and operands.
+def _recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
+    """`what_is_kept`, once for each of the needs.
 
     Raises:
         UnsupportedError: A functor has no derivative.
@@ -337,7 +427,7 @@ def recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
     found: Recipe | None = op.recipes.get(needs)
     if found is None:
         op.check_differentiable()
-        found = op.recipes[needs] = what_is_kept(op, needs[2:])
+        found = op.recipes[needs] = what_is_kept(op, needs)
     return found
 
 

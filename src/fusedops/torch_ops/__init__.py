@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The three operators of torch that stand for fused ops where torch traces.
+"""The operators of torch that stand for fused ops where torch traces: three for all declarations.
 
 Importing this package's `operators` registers them.
 

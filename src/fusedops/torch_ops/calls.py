@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.scalars import check_draw
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 
 if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
     from fusedops.run.runnable import Runnable
 
 __all__ = [
+    "FACTOR",
     "BackwardCall",
     "ForwardCall",
     "OpCall",
@@ -26,6 +27,7 @@ __all__ = [
     "numbers_of",
     "operands_of",
     "pair_of",
+    "rows_of",
     "schema",
 ]
 
@@ -102,8 +104,8 @@ class ForwardCall(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """All that calls of one kind have in common: what is no tensor, no number, no size."""
-        drawn, part = self.draw is None, self.part_of or ()
-        return (self.op, self.keep, self.dtype, drawn, *self.names, None, *self.dim, None, *part)
+        _, _, names, _, _, draw, op, dim, dtype, keep, part_of = self
+        return (op, keep, dtype, draw is None, *names, None, *dim, None, *(part_of or ()))
 
     @property
     def called(self) -> Runnable:
@@ -136,10 +138,28 @@ class BackwardCall(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """All that calls of one kind have in common: sizes too, which a description has."""
-        texts = (*self.outputs, None, *self.names, None, *self.described, None, *self.wanted)
+        _, outputs, kept, _, names, sizes, described, *_, draw, op, dim, dtype, wanted, part = self
+        texts = (*outputs, None, *names, None, *described, None, *wanted)
         # The statistics' shape is that of the rows, by which shards are described.
-        sizes = (*self.dim, None, *self.sizes, None, *self.kept.shape, None, *(self.part_of or ()))
-        return (self.op, self.dtype, self.draw is None, *texts, None, *sizes)
+        numbers = (*dim, None, *sizes, None, *kept.shape, None, *(part or ()))
+        return (op, dtype, draw is None, *texts, None, *numbers)
+
+
+#: The name of a product's second factor, which is the first of the tensors of ``forward``.
+FACTOR = "w"
+
+
+def rows_of(call: ForwardCall) -> tuple[Runnable, ForwardCall]:
+    """The op of rows that a call runs, and its call.
+
+    Of a product that is the `Map` of what follows the product, which is its x and has no memory.
+    """
+    called = read(call.op)
+    if isinstance(called, Declaration):
+        return called, call  # type: ignore[return-value]
+    op: Runnable = called.epilogue
+    z = called.without_memory(call.x, call.tensors[0])
+    return op, call._replace(x=z, tensors=call.tensors[1:], names=call.names[1:], op=op.text)
 
 
 #: What torch calls these types. In a list of integers it takes symbols, in a tuple none.

@@ -14,8 +14,16 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT, bind
 from fusedops.bind.operands import check_device
+from fusedops.bind.scalars import check_draw
 from fusedops.functors import TableOf
-from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes, like, operands_of
+from fusedops.torch_ops.calls import (
+    BackwardCall,
+    ForwardCall,
+    Shapes,
+    like,
+    operands_of,
+    rows_of,
+)
 from fusedops.torch_ops.lowering import lower
 
 __all__ = ["fake_backward", "fake_draw", "fake_forward", "stand_in", "table_stand_in"]
@@ -48,8 +56,10 @@ def table_stand_in(table: Tensor, one: TableOf, x: Tensor) -> Tensor:
 def fake_forward(*arguments: Any) -> list[Tensor]:
     """The outputs of a forward call, and its statistics."""
     lower()  # Inductor has been imported by now, if it is to compile this
-    call = ForwardCall.of(arguments)
-    called, x = call.called, call.x
+    called, call = rows_of(ForwardCall.of(arguments))
+    x = call.x
+    if call.draw is not None:
+        check_draw(called.name, call.draw, x)
     for name, tensor in zip(call.names, call.tensors, strict=True):
         check_device(called.name, name, tensor, x)
     tables = called.tables

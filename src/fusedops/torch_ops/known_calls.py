@@ -68,7 +68,7 @@ def run_forward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
     """The outputs of a call of a kind that is known, or None; the arguments are the operator's."""
     call = ForwardCall(*arguments)
     known = _forwards.get(call.kind)
-    x, tensors, draw = call.x, call.tensors, call.draw
+    x, tensors, _, numbers, counts, draw = call[:6]
     if known is None or x.numel() == 0:
         return None
     if known.alone:
@@ -79,7 +79,7 @@ def run_forward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
     if draw is not None:
         drawn = (draw,) if draw.is_cuda else (_numbers_of(known.name, draw, x),)
     results = known.dispatcher.of_lists(
-        known.names, x, tensors, call.numbers, call.counts or (), drawn, known.constants
+        known.names, x, tensors, numbers, counts or (), drawn, known.constants
     )
     return None if results is NotImplemented else results
 

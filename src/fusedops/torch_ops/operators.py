@@ -6,6 +6,9 @@
   outputs and, with ``keep``, a row's statistics after them. Where no operand is a tensor, the list
   of tensors holds x, under that name, or nothing.
 - ``fusedops::backward(...)`` gives the wanted gradients.
+- A product of ``x`` (`product.torch_op`) has its second factor, of shape (..., N, K), as the first
+  of the tensors, by the name "w". Its gradient is the ``backward`` of the `Map` that follows the
+  product, and then the gradients of both factors.
 - ``part_of`` of both is None, or holds the sizes of the tensor of which x is a part and then the
   index of x's first element in it.
 - ``fusedops::draw(room, count)`` gives the seed and offset that dropouts start from, two int64 on
@@ -33,13 +36,15 @@ import torch
 from torch import Tensor, library
 
 from fusedops.bind.bind import KEPT, Bound, bind
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.plan.saved_tensors import RESULT, is_exact
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import Recipe, run_backward, what_is_kept
+from fusedops.run.autograd import Saved, run_backward, what_is_kept
 from fusedops.run.first_derivative import refuse_second
 from fusedops.torch_ops.calls import (
+    FACTOR,
     BackwardCall,
     ForwardCall,
     Shapes,
@@ -47,6 +52,7 @@ from fusedops.torch_ops.calls import (
     numbers_of,
     operands_of,
     pair_of,
+    rows_of,
     schema,
 )
 from fusedops.torch_ops.fakes import fake_backward, fake_draw, fake_forward
@@ -64,26 +70,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "arguments_of",
+    "define",
     "define_forward",
+    "define_gradient",
     "drawn_for",
-    "gradients",
-    "note_saved",
+    "namespace",
     "run_forward",
 ]
 
-_namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
+#: Where the operators are defined.
+namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-
-_namespace.define(f"backward({schema(BackwardCall)}) -> Tensor[]", tags=_TAGS)
-_namespace.define(
-    "draw(Tensor room, int count) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
-)
-
-for _key in ("AutocastCPU", "AutocastCUDA"):
-    for _name in ("backward", "draw"):
-        _namespace.impl(_name, library.fallthrough_kernel, _key)
 
 
 # ------------------------------------------------------------------------------------------- run
@@ -98,7 +96,7 @@ def run_forward(*arguments: Any) -> list[Tensor]:
     called = call.called
     x, operands, options = arguments_of(called, call)
     with torch.no_grad():
-        if x.numel() == 0:
+        if x.numel() == 0 and isinstance(called, Declaration):
             del options["training"], options["generator"]
             return _nothing(bind(called, x, operands, options)._replace(keep=call.keep))
         dispatcher = called.trained if call.keep else called.direct
@@ -143,17 +141,13 @@ def _backward(*arguments: Any) -> list[Tensor]:
     given: dict[str, Any] = {**shapes, **numbers_of(called, present, call.numbers, call.counts)}
     given.update(dim=list(call.dim), training=call.draw is not None, generator=drawn_for(call.draw))
     given["part_of"] = pair_of(call.part_of)
-    recorded = (called, frozenset(call.wanted), list(call.names), given, call.dtype, x_shape)
+    saved = Saved(called, frozenset(call.wanted), call.names, given, call.dtype, x_shape)
     arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
-        results = run_backward(recorded, (kept, *tensors), arriving)
+        results = run_backward(saved, (kept, *tensors), arriving)
     remember_backward(call, called, given)
     by_name = dict(zip(("x", *called.slots), results, strict=True))
     return [by_name[name].contiguous() for name in call.wanted]
-
-
-_namespace.impl("backward", _backward, "CompositeExplicitAutograd")
-_namespace.impl("draw", draw_at_once, "CompositeExplicitAutograd")
 
 
 def _memory(tensors: Sequence[Tensor], dim: Sequence[int] = ()) -> list[Tensor]:
@@ -201,23 +195,18 @@ def _nothing(bound: Bound) -> list[Tensor]:
     ]
 
 
-# torch looks up which module this file is, for its messages. That goes through all modules there
-# are, 16000 calls, unless inspect knows the answer, which it keeps here.
-inspect.modulesbyfile.setdefault(__file__, __name__)
-for _name, _fake in (("backward", fake_backward), ("draw", fake_draw)):
-    library.register_fake(f"fusedops::{_name}", _fake, lib=_namespace)
-
-
 # --------------------------------------------------------------------------------------- gradients
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    call = ForwardCall.of(inputs)
+    """Save what the backward pass reads: of a product its factors, and what follows it reads."""
+    given = ForwardCall.of(inputs)
     ctx.set_materialize_grads(False)
-    op: Runnable = read(call.op)
+    op, call = rows_of(given)
     # Tensors are saved apart, or not kept at all.
     ctx.call = call._replace(x=None, tensors=None, draw=None)  # type: ignore[arg-type]
-    ctx.drawn = call.draw is not None
+    ctx.product = None if call is given else given.op
+    ctx.given, ctx.drawn = given.names, call.draw is not None
     able = op.able
     made = (*op.outputs, KEPT) if call.keep else op.outputs
     constant = [one for name, one in zip(made, output, strict=True) if name not in able]
@@ -225,40 +214,25 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         ctx.mark_non_differentiable(*constant)
     if not call.keep:
         return
-    inputs_by_name = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
-    needs = dict(zip(inputs_by_name, ctx.needs_input_grad, strict=False))
+    needs = dict(zip(("x", *given.names), ctx.needs_input_grad, strict=False))
+    factors: list[Tensor | None] = []
+    if ctx.product is not None:
+        w, of_x, of_w = given.tensors[0], needs["x"], needs[FACTOR]
+        factors = [given.x if of_w else None, w if of_x else None]
+        ctx.shapes, needs["x"] = (given.x.shape, w.shape), of_x or of_w
+    known = {"x": call.x, **dict(zip(call.names, call.tensors, strict=True))}
     recipe = what_is_kept(op, [needs.get(name, False) for name in ("x", *op.slots)])
+    if factors and recipe.x:  # a caller of its own, who did not ask for the text of a layer
+        raise UnsupportedError(
+            f"{op.name}: the gradient of this STORE reads the product, which was not saved; put "
+            "fo.Save before its functors"
+        )
     result = recipe.result and is_exact(call.dtype, call.x.dtype)
-    kept = note_saved(ctx, op, recipe, inputs_by_name, output, result=result)
-    draw = [] if call.draw is None else [call.draw]
-    ctx.save_for_backward(output[-1], *draw, *kept)
-
-
-def note_saved(
-    ctx: Any,
-    op: Runnable,
-    recipe: Recipe,
-    inputs: Mapping[str, Tensor],
-    output: Sequence[Tensor],
-    *,
-    result: bool = False,
-) -> list[Tensor]:
-    """The tensors of a call that its backward pass reads; names and all else go to `ctx`.
-
-    Args:
-        ctx: That of autograd.
-        op: What is called.
-        recipe: What is saved.
-        inputs: x, or one that has its dtype and shape, and the tensors among operands, by name.
-        output: What the call gave.
-        result: Whether y is read in place of x.
-    """
     names = [RESULT] if result else ["x"] if recipe.x else []
     for name, wanted in zip(op.slots, recipe.kept, strict=True):
-        if wanted and name in inputs:
+        if wanted and name in known:
             names.append(name)
-    known = {RESULT: output[0], **inputs}
-    others = {name: t for name, t in inputs.items() if name not in names}
+    others = {name: tensor for name, tensor in known.items() if name not in names}
     ctx.sizes = [size for tensor in others.values() for size in tensor.shape]
     ctx.described = [
         f"{name} {str(tensor.dtype).removeprefix('torch.')} {tensor.dim()}"
@@ -266,95 +240,137 @@ def note_saved(
     ]
     ctx.names = [*names, *(name for _, name in recipe.streams)]
     ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted]
-    return [known[name] for name in names] + [output[number] for number, _ in recipe.streams]
+    known[RESULT] = output[0]
+    kept = [known[name] for name in names] + [output[number] for number, _ in recipe.streams]
+    draw = [] if call.draw is None else [call.draw]
+    ctx.save_for_backward(*factors, output[-1], *draw, *kept)
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """The gradients of x, or of the factors that make it, and of the operands."""
     call: ForwardCall = ctx.call
     op: Runnable = read(call.op)
+    given: Sequence[str] = ctx.given
     if not call.keep:
         raise UnsupportedError(
             f"{op.name}: this program was traced where no gradient was wanted, and one is asked "
             "for; trace it with tensors that require grad, and with grad mode on"
         )
-    kept, *tensors = ctx.saved_tensors
+    tensors, factors = [*ctx.saved_tensors], []
+    if ctx.product is not None:
+        factors, tensors = tensors[:2], tensors[2:]
+    kept = tensors.pop(0)
     draw = tensors.pop(0) if ctx.drawn else None
-    numbers = call.numbers, call.counts or []
-    rest = draw, call.op, call.dim, call.dtype, ctx.wanted, call.part_of
-    found = gradients(ctx, op, incoming, kept, tensors, *numbers, *rest)
-    x = found.pop("x", None)
-    operands = [found.get(name) for name in call.names]
-    # An empty list counts as one of tensors.
-    given = (call.names, call.numbers, call.counts)
-    lists: list[Any] = [[] if one is not None and not one else None for one in given]
-    # torch leaves out last arguments that have their default, and older releases count.
-    return (x, operands, *lists, *[None] * 9)[: len(ctx.needs_input_grad)]
-
-
-def gradients(
-    ctx: Any,
-    op: Runnable,
-    incoming: Sequence[Tensor | None],
-    kept: Tensor,
-    tensors: Sequence[Tensor],
-    *rest: Any,
-) -> dict[str, Tensor]:
-    """The wanted gradients by name, from what `note_saved` noted.
-
-    `kept` are a row's statistics, `tensors` what was saved, and `rest` are the arguments of
-    ``fusedops::backward`` from ``numbers`` on.
-    """
     arriving = {
         name: gradient
         for name, gradient in zip(op.outputs, incoming, strict=False)
         if gradient is not None
     }
-    noted = ctx.names, ctx.sizes, ctx.described
-    results = torch.ops.fusedops.backward(
-        list(arriving.values()), list(arriving), kept, tensors, *noted, *rest
-    )
-    return dict(zip(ctx.wanted, results, strict=True))
+    noted = kept, tensors, ctx.names, ctx.sizes, ctx.described, call.numbers, call.counts or []
+    rest = draw, call.op, call.dim, call.dtype, ctx.wanted, call.part_of
+    results = torch.ops.fusedops.backward(list(arriving.values()), list(arriving), *noted, *rest)
+    found: dict[str, Tensor | None] = dict(zip(ctx.wanted, results, strict=True))
+    x = found.pop("x", None)
+    if factors and x is not None:
+        x, found[FACTOR] = read(ctx.product).factor_gradients(x, *factors, ctx.shapes)
+    operands = [found.get(name) for name in given]
+    # An empty list counts as one of tensors.
+    lists: list[Any] = [
+        [] if one is not None and not one else None for one in (given, call.numbers, call.counts)
+    ]
+    # torch leaves out last arguments that have their default, and older releases count.
+    return (x, operands, *lists, *[None] * 9)[: len(ctx.needs_input_grad)]
 
 
-def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    """Raise UnsupportedError under vmap."""
-    texts = [one for one in arguments if isinstance(one, str)]
-    name = read(texts[0]).name if texts else "dropout"
-    raise UnsupportedError(
-        f"{name}: torch.func.vmap does not see into a fused kernel; give the op one more "
-        f"dimension, since all before the reduced one are rows, or under it use {UNFUSED}"
-    )
+# -------------------------------------------------------------------------------------- definition
+
+# torch looks up which module this file is, for its messages. That goes through all modules there
+# are, 16000 calls, unless inspect knows the answer, which it keeps here.
+inspect.modulesbyfile.setdefault(__file__, __name__)
 
 
-def _set_up_once(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.name = read(BackwardCall(*inputs).op).name
-
-
-def define_forward(
-    namespace: Any, name: str, run: Callable[..., list[Tensor]], *, more: str = ""
+def define(
+    name: str,
+    arguments: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    *,
+    results: str = "Tensor[]",
+    title: str | None = None,
+    tags: Sequence[torch.Tag] = _TAGS,
 ) -> None:
+    """Define an operator of torch, which keeps dtypes under autocast and refuses vmap.
+
+    Args:
+        name: Its name in ``torch.ops.fusedops``.
+        arguments: Its arguments in torch's language.
+        run: What it runs on tensors with memory.
+        fake: What it gives where only dtypes and shapes are known.
+        results: Its results in torch's language.
+        title: The name of the op in errors; that of the op whose text is its first string if None.
+        tags: What torch may take it to be.
+    """
+
+    def refuse_vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        raise UnsupportedError(
+            f"{_title(title, given)}: torch.func.vmap does not see into a fused kernel; give the "
+            "op one more dimension, since all before the reduced one are rows, or under it use "
+            f"{UNFUSED}"
+        )
+
+    namespace.define(f"{name}({arguments}) -> {results}", tags=tags)
+    for key in ("AutocastCPU", "AutocastCUDA"):
+        namespace.impl(name, library.fallthrough_kernel, key)
+    namespace.impl(name, run, "CompositeExplicitAutograd")
+    library.register_fake(f"fusedops::{name}", fake, lib=namespace)
+    library.register_vmap(f"fusedops::{name}", refuse_vmap, lib=namespace)
+
+
+def define_forward(name: str, run: Callable[..., list[Tensor]], *, more: str = "") -> None:
     """Define an operator with the arguments, results and gradients of ``forward``.
 
     Args:
-        namespace: The library of torch's that it is defined in.
         name: Its name.
         run: What it runs on tensors with memory.
         more: Further arguments after those of ``forward``, which have defaults.
     """
-    namespace.define(f"{name}({schema(ForwardCall)}{more}) -> Tensor[]", tags=_TAGS)
-    for key in ("AutocastCPU", "AutocastCUDA"):
-        namespace.impl(name, library.fallthrough_kernel, key)
-    namespace.impl(name, run, "CompositeExplicitAutograd")
-    known = f"fusedops::{name}"
-    library.register_fake(known, fake_forward, lib=namespace)
+    define(name, schema(ForwardCall) + more, run, fake_forward)
     keep_draws(namespace, name)
-    library.register_autograd(known, _differentiate, setup_context=_set_up, lib=namespace)
-    library.register_vmap(known, _refuse_vmap, lib=namespace)
+    library.register_autograd(
+        f"fusedops::{name}", _differentiate, setup_context=_set_up, lib=namespace
+    )
 
 
-define_forward(_namespace, "forward", run_forward)
-library.register_autograd(
-    "fusedops::backward", refuse_second, setup_context=_set_up_once, lib=_namespace
+def define_gradient(
+    name: str,
+    arguments: str,
+    run: Callable[..., list[Tensor]],
+    fake: Callable[..., list[Tensor]],
+    title: str | None = None,
+) -> None:
+    """Define an operator whose results are gradients, which have none; arguments as of `define`."""
+
+    def set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        ctx.name = _title(title, inputs)
+
+    define(name, arguments, run, fake, title=title)
+    library.register_autograd(
+        f"fusedops::{name}", refuse_second, setup_context=set_up, lib=namespace
+    )
+
+
+def _title(title: str | None, given: Sequence[Any]) -> str:
+    return title or str(read(next(one for one in given if isinstance(one, str))).name)
+
+
+define_forward("forward", run_forward)
+define_gradient("backward", schema(BackwardCall), _backward, fake_backward)
+define(
+    "draw",
+    "Tensor room, int count",
+    draw_at_once,
+    fake_draw,
+    results="Tensor",
+    title="dropout",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
-for _name in ("backward", "draw"):
-    library.register_vmap(f"fusedops::{_name}", _refuse_vmap, lib=_namespace)
