@@ -20,18 +20,16 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
-from fusedops.jit.lock import guard
 from fusedops.plan.placing import columns_apart
 from fusedops.plan.saved_tensors import (
     RESULT,
     is_exact,
     joining_name,
-    may_start_from_result,
-    saved_name,
 )
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
 from fusedops.run.first_derivative import only_once
+from fusedops.run.recipe import Recipe, new_gradient, recipe_of
 from fusedops.run.table_gradients import gathered, of_table
 
 if TYPE_CHECKING:
@@ -115,25 +113,6 @@ def differentiate_product(
     return outputs
 
 
-class Recipe(NamedTuple):
-    """Which tensors a forward pass saves for the backward pass, given the wanted gradients.
-
-    Attributes:
-        wanted: The names whose gradients are wanted, "x" among them.
-        x: Whether x is saved.
-        kept: Whether each operand is saved, in the order of `op.slots`.
-        streams: For each saved stream that is read again: the index of its output, and the keyword
-            under which the backward call gets it.
-        result: Whether y is saved in place of x if it `is_exact`.
-    """
-
-    wanted: frozenset[str]
-    x: bool
-    kept: tuple[bool, ...]  # by operand
-    streams: tuple[tuple[int, str], ...]  # number of the output, keyword
-    result: bool
-
-
 class Saved(NamedTuple):
     """What a backward pass knows of the forward pass, besides the tensors that were saved.
 
@@ -174,13 +153,13 @@ class _Differentiated(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad[3:]
         if product is None:
-            recipe = _recipe_of(op, needs)
+            recipe = recipe_of(op, needs)
             arguments, noted = _note_arguments(op, options, x, values, recipe)
             *outputs, kept = op.trained(x, **arguments)
             return _save(ctx, op, recipe, noted, x, outputs, (kept,))
         w, *operands = values
         of_x, of_w, *of_values = needs
-        recipe = _recipe_of(op, (of_x or of_w, *of_values))
+        recipe = recipe_of(op, (of_x or of_w, *of_values))
         assert not recipe.x, "the product is not there to be read"
         ctx.shapes = x.shape, w.shape
         z = without_memory(x, product.shape)
@@ -360,7 +339,7 @@ def run_backward(
     from_result = RESULT in arguments
     gradient_op: Gradient | None = source.gradients.get((wanted, from_result, *joining))
     if gradient_op is None:
-        gradient_op = _new_gradient(source, wanted, joining, from_result)
+        gradient_op = new_gradient(source, wanted, joining, from_result)
     results = gradient_op(dy, **arguments)
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments, len(shape))
@@ -416,55 +395,6 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
         yield "dim", tuple(range(x.dim() - count, x.dim()))
     elif dim is not None:
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
-
-
-def _recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:
-    """`what_is_kept`, once for each of the needs.
-
-    Raises:
-        UnsupportedError: A functor has no derivative.
-    """
-    found: Recipe | None = op.recipes.get(needs)
-    if found is None:
-        op.check_differentiable()
-        found = op.recipes[needs] = what_is_kept(op, needs)
-    return found
-
-
-def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
-    """Which tensors a forward pass saves for the backward pass.
-
-    `needs` says of x, then of each operand in the order of `op.slots`, if it needs a gradient.
-    """
-    names = ("x", *op.slots)
-    wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
-    source: Runnable = op.differentiated
-    if unable := wanted & op.undifferentiated:
-        raise UnsupportedError(
-            f"{op.name}: {', '.join(sorted(unable))} of {op.store[-1]!r} requires grad, and a "
-            "scale has no gradient; detach() it"
-        )
-    gradient = source.gradients.get((wanted, False)) or _new_gradient(source, wanted, ())
-    needed = gradient.needed
-    streams = [
-        (number, saved_name(name))
-        for number, name in enumerate(op.outputs)
-        if name in needed.streams
-    ]
-    kept = tuple(name in needed.operands for name in op.slots)
-    return Recipe(wanted, needed.x, kept, tuple(streams), may_start_from_result(op))
-
-
-def _new_gradient(
-    op: Runnable, wanted: frozenset[str], joining: Sequence[str], from_result: bool = False
-) -> Gradient:
-    with guard:
-        from fusedops.run.gradient import Gradient  # a fifth of the package's import
-
-    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result)
-    # another thread's, if it was first
-    kept: Gradient = op.gradients.setdefault((wanted, from_result, *joining), made)
-    return kept
 
 
 def _named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:

@@ -41,8 +41,9 @@ from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.plan.saved_tensors import RESULT, is_exact
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import Saved, run_backward, what_is_kept
+from fusedops.run.autograd import Saved, run_backward
 from fusedops.run.first_derivative import refuse_second
+from fusedops.run.recipe import what_is_kept
 from fusedops.torch_ops.calls import (
     FACTOR,
     BackwardCall,
