@@ -3,7 +3,8 @@
 """A call of an op on distributed tensors (DTensor): on sharded columns, or on shards of whole rows.
 
 Dynamo reads this module's Python. In eager calls ranks agree here that all have the kernels; in
-compiled code the operator of `agreed` does that where it runs.
+compiled code the operator ``fusedops::forward_agreed``, which this module defines, does that where
+it runs.
 """
 
 from __future__ import annotations
@@ -14,16 +15,36 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import fusedops.distributed.agreed  # noqa: F401 (defines the operator)
+import fusedops.distributed.calls  # noqa: F401 (defines the operator)
 from fusedops.distributed.columns import merged_columns, sharded_columns
 from fusedops.distributed.exchange import agreement, is_exchanged
-from fusedops.distributed.ready import make_ready
+from fusedops.distributed.ready import make_operator_ready, make_ready
 from fusedops.distributed.shards import check_order, located, shared_draw
 from fusedops.errors import UnsupportedError
-from fusedops.torch_ops.calls import OpCall
+from fusedops.torch_ops.calls import ForwardCall, OpCall
+from fusedops.torch_ops.lowering import enter
+from fusedops.torch_ops.operators import arguments_of, define_forward, run_forward
 from fusedops.torch_ops.tracing import forward_call, result_of
 
 __all__ = ["call_on_ranks"]
+
+
+def _run(*arguments: Any) -> list[Tensor]:
+    call = ForwardCall.of(arguments)
+    # torch leaves out last arguments that have their default.
+    agreement, trains, sizes, *_ = *arguments[len(call) :], None, None, None
+    called = call.called
+    make_operator_ready(called, call, *arguments_of(called, call), agreement, trains, sizes)
+    return run_forward(*call)
+
+
+define_forward(
+    "forward_agreed",
+    _run,
+    more=", str[]? agreement=None, str[]? trains=None, SymInt[]? sizes=None",
+)
+# Ranks have to agree in any case, so there is no way around torch's dispatcher.
+enter("forward_agreed", torch.ops.fusedops.forward_agreed.default)
 
 
 def call_on_ranks(written: OpCall) -> Any:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row ops that users declare: softmax, log-softmax and norms with functors around them.
 
-May import: errors, functors, declare, row_op, masked_rows.
+May import: errors, functors, declare, row_op.
 """
 
 from fusedops.ops.norms import L2Norm, LayerNorm, RMSNorm

@@ -13,8 +13,7 @@ prebuild, explain, torch_ops, map.
 """
 
 from fusedops.product.declaration import ProductOp
-from fusedops.product.linear import Linear
-from fusedops.product.matmul import Matmul
+from fusedops.product.linear import Linear, Matmul
 from fusedops.product.mlp import MLP
 
 __all__ = ["MLP", "Linear", "Matmul", "ProductOp"]
