@@ -93,6 +93,27 @@ def device(request):
     return request.param
 
 
+@pytest.fixture(
+    params=[
+        ("cpu", "two_kernels"),
+        *(
+            pytest.param(("cuda", name), marks=pytest.mark.gpu)
+            for name in ("two_kernels", "Together", "InTurns")
+        ),
+    ],
+    ids="-".join,
+)
+def product_on(request):
+    """A device, on which a product and the functors after it are run by each implementation."""
+    from products import forced, needs_hopper
+
+    device, implementation = request.param
+    if device == "cuda":
+        needs_hopper()
+    with forced(implementation):
+        yield device
+
+
 @pytest.fixture(autouse=True)
 def memory_is_given_back():
     """After a test with large tensors: other workers share the GPU."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import named, randn, thorough
 from more_transformers import MORE, OF_IMAGES
-from test_linear import gelu
+from products import gelu
 from transformers_models import MODELS, inputs_of, make
 
 import fusedops as fo

@@ -5,8 +5,8 @@
 import pytest
 import torch
 import torch.distributed as dist
+from products import gelu
 from ranks import compiles_shards, device, line, randn
-from test_linear import gelu
 from torch import nn
 from two_gpus import TWO_GPUS
 

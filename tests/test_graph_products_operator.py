@@ -6,8 +6,8 @@ import pytest
 import torch
 from captured import compiled_products, target_of, trained
 from cases import randn, same_bits
+from products import needs_hopper
 from test_graph_products import B, R, W, X, gelu_by_erf, residual
-from test_linear_fused import needs_hopper
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.nn import functional
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning an MLP: its layers and the gradient between its products, checked, kept and used."""
+"""Tuning products: of one, of the layers of an MLP and the gradient between, checked and kept."""
 
 import re
 import sys
@@ -9,8 +9,10 @@ import types
 import pytest
 import torch
 from cases import raises, randn
-from test_linear_fused import gelu, needs_hopper
-from test_tuning import TARGET
+from products import HALF, HOPPER, PAIRS, SCORES, STORES, gelu, needs_hopper, recording
+from products import given as given_to
+from test_product_kernels import chosen
+from test_tuning import HERE, TARGET
 from typer.testing import CliRunner
 
 import fusedops as fo
@@ -29,7 +31,6 @@ from fusedops.tuning import clock, parts, product, tuner
 from fusedops.tuning.problem import Problem
 from fusedops.tuning.search import Outcome
 
-HALF = torch.float16
 TWO, TOGETHER, IN_TURNS = (ProductConfig(implementation) for implementation in IMPLEMENTATIONS)
 
 BLOCKS = {
@@ -153,10 +154,7 @@ def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypat
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
     """A file in which calls are recorded."""
-    file = tmp_path / "calls.jsonl"
-    monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-    monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
-    return file
+    return recording(monkeypatch, tmp_path)
 
 
 @pytest.mark.thorough
@@ -303,42 +301,141 @@ FACTORS = {"x": "x=T:4224,64", "w1": "w1=T:1024,64", "w2": "w2=T:256,1024"}
 OPERANDS = {"b1": "b1=T:1024", "c": "c=30.0", "b2": "b2=T:256", "r": "r=T:4224,256"}
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A module with products, in the working directory; the cache."""
+    (tmp_path / "of_blocks.py").write_text(
+        "import fusedops as fo\n"
+        "HIDDEN = [fo.Bias('b1'), fo.Softcap('c')]\n"
+        "BLOCK = fo.MLP(HIDDEN, [fo.Bias('b2'), fo.Residual('r')])\n"
+        "BARE = fo.MLP(HIDDEN)\n"
+        "PLAIN = fo.MLP([fo.Bias('b1')], [fo.Bias('b2'), fo.Residual('r')])\n"
+        "HEAVY = fo.Linear(store=[fo.Bias('b'), fo.Residual('r')])\n"
+        "LIGHT = fo.Linear(store=[fo.Bias('b'), fo.Scale('s')])\n"
+        "SCORES = fo.Matmul(store=[fo.Scale('s'), fo.Causal()])\n"
+    )
+    monkeypatch.delitem(sys.modules, "of_blocks", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    tuned.find.cache_clear()
+    lookup.forget()
+    yield tmp_path / "cache"
+    tuned.find.cache_clear()
+    lookup.forget()
+
+
+@pytest.fixture
+def gpu(cache, monkeypatch):
+    """A GPU on which times are as given, by implementation, of layers and of gradients."""
+    times = {
+        "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4},
+        "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4},
+    }
+
+    def of(problem, config):
+        is_gradient = problem.kernel.features.store.startswith("gradient of ")
+        return times["gradient" if is_gradient else "layer"][config]
+
+    as_if_timed(monkeypatch, of)
+    return times
+
+
+def tuned_anew():
+    """What a process after the one that tuned sees."""
+    tuned.find.cache_clear()
+    lookup.forget()
+
+
+#: Of which each cluster of an H200 has a tile, where there are 256 columns; and so few that two
+#: kernels are faster, of twice as many, too.
+ROWS = 66 * 256
+FEW = ROWS // 8
+LIKE = fo.Linear(store=[fo.Bias("b"), fo.Residual("r")])
+
+
+class TestCommandOfOneProduct:
+    def tune(self, *words, op="HEAVY", rows=ROWS):
+        factors = (f"x=T:{rows},8", "w=T:256,8", "b=T:256")
+        if op == "SCORES":
+            factors = ("x=T:4,8,512,64", "other=T:4,8,64,512@262144,32768,1,64")
+        operands = [part for word in (*factors, *words) for part in ("--operand", word)]
+        return self.run(op, *operands)
+
+    def run(self, op, *words):
+        command = ["tune", f"of_blocks:{op}", "--dtype", "float16", *words]
+        outcome = CliRunner().invoke(app, command)
+        return outcome.exit_code, said_by(outcome)
+
+    def test_what_is_faster_is_kept_and_used(self, cache, gpu):
+        operands = {"b": (256,), "r": (FEW, 256)}
+        assert chosen(LIKE, FEW, 256, 8, TARGET, **operands)[0] is None
+        status, said = self.tune(f"r=T:{FEW},256", rows=FEW)
+        assert status == 0, said
+        for part in (
+            "300.0 us",
+            "200.0 us",
+            "1.500",
+            "implementation two_kernels -> Together",
+            "kept in",
+        ):
+            assert part in said
+        tuned_anew()
+        name, why = chosen(LIKE, FEW, 256, 8, TARGET, **operands)
+        assert name == "Together"
+        assert f"tuned on this device, from {cache}" in why
+        # Neither another size, dtype, store or machine.
+        more = {"b": (256,), "r": (2 * FEW, 256)}
+        assert chosen(LIKE, 2 * FEW, 256, 8, TARGET, **more)[0] is None
+        assert chosen(LIKE, FEW, 256, 8, TARGET, torch.bfloat16, **operands)[0] is None
+        assert chosen(LIKE, FEW, 256, 8, HOPPER, **operands)[0] is None
+        other = fo.Linear(store=[fo.Bias("b"), fo.Residual("r", 0.5)])
+        assert chosen(other, FEW, 256, 8, TARGET, **operands)[0] is None
+        assert "nothing is faster" in self.tune(f"r=T:{FEW},256", rows=FEW)[1]
+        # A graph may hold it then, and a kernel is not looked for where it cannot be chosen.
+        w, b = (torch.empty(size, dtype=HALF) for size in ((256, 8), (256,)))
+        runs = [op.that_adds(w, {"b": b}).epilogue.text for op in (LIKE, other)]
+        known = {"store": runs[0], "writes": 0, "draws": False, "dtype": "float16"}
+        known["wave_percent"] = 100 * 9 // 66
+        assert "Together" in lookup.product_implementations("sm_90", HERE, reads=1, **known)
+        known["store"] = runs[1]
+        assert lookup.product_implementations("sm_90", HERE, reads=1, **known) == {"two_kernels"}
+
+    def test_one_kernel_may_lose(self, gpu):
+        gpu["layer"][TWO] = 1e-4
+        for op, said in (("LIGHT", "s=2.0"), ("SCORES", "s=0.5")):
+            assert "implementation Together -> two_kernels" in self.tune(said, op=op)[1]
+        tuned_anew()
+        light = fo.Linear(store=[fo.Bias("b"), fo.Scale("s")])
+        name, why = chosen(light, ROWS, 256, 8, TARGET, b=(256,), s=2.0)
+        assert name is None
+        assert "not faster (tuned on this device" in why
+        scores = fo.Matmul(store=[fo.Scale("s"), fo.Causal()])
+        x, w = (torch.empty(4, 8, 512, 64, dtype=HALF, device="meta") for _ in "xw")
+        choice = choices.chosen(scores.epilogue, x, w, {"s": 0.5}, TARGET)
+        assert choice.tiling is None
+        assert "tuned on this device" in choice.why
+        assert choices.chosen(scores.epilogue, x[1:], w[1:], {"s": 0.5}, TARGET).tiling is not None
+
+    def test_what_is_wrong_is_not_taken(self, gpu):
+        gpu["layer"][TOGETHER] = "wrong"
+        assert "two_kernels -> InTurns" in self.tune(f"r=T:{FEW},256", rows=FEW)[1]
+
+    def test_what_is_refused(self, gpu):
+        gpu["layer"][TWO] = "wrong"
+        status, said = self.tune(f"r=T:{FEW},256", rows=FEW)
+        assert status == 2
+        assert "the product is wrong as it is" in said
+        words = [
+            part
+            for word in (f"x=T:{ROWS},8", "w=T:256,8", "b=T:256", "s=2.0")
+            for part in ("--operand", word)
+        ]
+        said = self.run("LIGHT", "--no-forward", *words)[1]
+        assert "nothing to tune with --no-forward: of a Linear" in said
+
+
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def cache(self, tmp_path, monkeypatch):
-        """A module with blocks, in the working directory; the cache."""
-        (tmp_path / "of_blocks.py").write_text(
-            "import fusedops as fo\n"
-            "HIDDEN = [fo.Bias('b1'), fo.Softcap('c')]\n"
-            "BLOCK = fo.MLP(HIDDEN, [fo.Bias('b2'), fo.Residual('r')])\n"
-            "BARE = fo.MLP(HIDDEN)\n"
-            "PLAIN = fo.MLP([fo.Bias('b1')], [fo.Bias('b2'), fo.Residual('r')])\n"
-        )
-        monkeypatch.delitem(sys.modules, "of_blocks", raising=False)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.setenv("COLUMNS", "200")
-        tuned.find.cache_clear()
-        lookup.forget()
-        yield tmp_path / "cache"
-        tuned.find.cache_clear()
-        lookup.forget()
-
-    @pytest.fixture
-    def gpu(self, monkeypatch):
-        """A GPU on which times are as given, by implementation, of layers and of gradients."""
-        times = {
-            "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4},
-            "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4},
-        }
-
-        def of(problem, config):
-            is_gradient = problem.kernel.features.store.startswith("gradient of ")
-            return times["gradient" if is_gradient else "layer"][config]
-
-        as_if_timed(monkeypatch, of)
-        return times
-
     def tune(self, *further, op="BLOCK", operands=(*OPERANDS,), factors=(*FACTORS,), dtype=HALF):
         """The status, and what was said."""
         given = [FACTORS[name] for name in factors] + [OPERANDS[name] for name in operands]
@@ -377,8 +474,7 @@ class TestCommand:
         assert status == 0, said
         for part in (*EVERY, "implementation Together -> InTurns", "2.000", "kept in"):
             assert part in said
-        tuned.find.cache_clear()
-        lookup.forget()
+        tuned_anew()
         after = self.chosen()
         assert after[GRADIENT].tiling.name == "InTurns"
         assert after[GRADIENT].tiling.mn_major
@@ -497,25 +593,48 @@ class TestOnAGpu:
         tuned.find.cache_clear()
         lookup.forget()
 
+    @staticmethod
+    def check_and_time(problem):
+        for config in (TWO, TOGETHER, IN_TURNS):
+            problem.check(config)
+            assert 0 < problem.seconds(config) < 1e-2
+
+    @staticmethod
+    def search(problem):
+        found = tuner.tune(problem)
+        assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
+        assert all(one.seconds for one in found.outcome.tried)
+
     @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("block", BLOCKS)
-    def test_every_implementation_of_every_part(self, block, dtype):
+    def test_every_part_of_a_block(self, block, dtype):
         op = BLOCKS[block]
         factors, operands = case(op, dtype=dtype, **SIZES)
         device = torch.device("cuda", torch.cuda.current_device())
         for problem in problems(op, factors, operands, device).values():
-            for config in (TWO, TOGETHER, IN_TURNS):
-                problem.check(config)
-                assert 0 < problem.seconds(config) < 1e-2
+            self.check_and_time(problem)
+            if block == "gelu" and dtype is HALF:
+                self.search(problem)
 
-    def test_a_search(self):
-        op = BLOCKS["gelu"]
-        factors, operands = case(op, **SIZES)
+    @pytest.mark.parametrize(
+        ("op", "sizes"),
+        [
+            (fo.Linear(STORES["gelu"]), {"rows": (ROWS,), "n": 256, "k": 64}),
+            (fo.Linear(STORES["saving"]), {"rows": (ROWS,), "n": 256, "k": 64}),
+            (fo.Matmul(SCORES["scores"]), {"pair": PAIRS["plain"]}),
+            (fo.Matmul(SCORES["scores"]), {"pair": PAIRS["heads share keys"]}),
+            (fo.Matmul(SCORES["scores"]), {"pair": PAIRS["one for all"]}),
+        ],
+    )
+    def test_one_product(self, op, sizes):
+        tensors = given_to(op, HALF, **sizes)
+        x, other = (tensors.pop(name) for name in op.inputs)
+        factors = {"x": x, "w": op.turned(other)}
         device = torch.device("cuda", torch.cuda.current_device())
-        for problem in problems(op, factors, operands, device).values():
-            found = tuner.tune(problem)
-            assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
-            assert all(one.seconds for one in found.outcome.tried)
+        bound = choices.bind_store(op.epilogue, *factors.values(), tensors)
+        problem = product.of_product(op, bound, factors, device, {})
+        self.check_and_time(problem)
+        self.search(problem)
 
     @pytest.mark.parametrize("compiles", [False, True])
     @pytest.mark.parametrize("implementation", ["InTurns", "two_kernels"])
@@ -545,9 +664,7 @@ class TestOnAGpu:
         """A run is recorded and tuned; whatever was found, a call is run by it."""
         op = BLOCKS["gelu"]
         factors, operands = case(op, "cuda", **SIZES)
-        file = tmp_path / "calls.jsonl"
-        monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
-        monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
+        file = recording(monkeypatch, tmp_path)
         op(*(one.requires_grad_() for one in factors), **operands).float().sum().backward()
         monkeypatch.delenv("FUSEDOPS_RECORD")
         outcome = CliRunner().invoke(app, ["tune", "--calls", str(file)])

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from cases import raises, randn, same_bits, thorough
-from test_linear import gelu
+from products import gelu
 from torch import nn
 from torch.nn import functional
 
