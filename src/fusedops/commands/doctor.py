@@ -26,7 +26,7 @@ SAID = {
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Prints JSON for programs.")] = False,
 ) -> None:
-    """Says what fusedops needs of this machine, what it finds, and how to mend it; 1 if it must."""
+    """Report what fusedops needs of this machine and what it finds; exit with 1 if it lacks any."""
     from rich.table import Table
     from rich.text import Text
 

@@ -72,7 +72,7 @@ class Parameters:
     def number(self, slot: int, name: str, *, integer: bool, probability: bool) -> None:
         """A number that is given at each call."""
         kind = "int64_t" if integer else "double"
-        about = "0 < p <= 1: how many are dropped" if probability else "a number"
+        about = "0 < p <= 1: the share that is dropped" if probability else "a number"
         role = "probability" if probability else "number"
         self._inputs[slot] = Parameter(kind, self._name(name), about, role)
 

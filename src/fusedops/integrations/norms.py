@@ -300,7 +300,8 @@ def _recognise_by_probe(module: nn.Module) -> Norm | str:
     found = {name: each for name, each in module._parameters.items() if each is not None}
     weight = found.get("weight")
     if weight is None or weight.dim() != 1 or not found.keys() <= {"weight", "bias"}:
-        return "its parameters are not those of a norm over the last dimension"
+        names = ", ".join(found) or "none"
+        return f"its parameters are not those of a norm, weight and bias of one dimension: {names}"
     if any(True for _ in module.buffers(recurse=False)):
         return "it has buffers"
     if not 1 < weight.numel() <= _LONGEST:

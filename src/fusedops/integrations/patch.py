@@ -162,6 +162,8 @@ class Patch:
     Attributes:
         model: The model.
         places: What was replaced or left, a `Place` each, in the order of the model's modules.
+        replaced: The places where a fused op stands now.
+        left: The places that are as they were, with the reasons.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -312,7 +312,7 @@ def _check_kind(name: str, value: Tensor, *, floating: bool) -> None:
     if floating:
         cure = "pass a bool mask as mask="
     elif dtype is not None and not dtype.is_floating_point:
-        cure = f"write {name} != 0"
+        cure = f"write {name} != 0, or {name} == 0 if what is not zero is masked out"
     else:
         cure = "pass a mask that is added as bias="
     got = type(value).__name__ if dtype is None else dtype
