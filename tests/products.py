@@ -248,8 +248,8 @@ def needs_hopper():
         pytest.skip("wgmma is an instruction of sm_90a")
 
 
-def may_be_one(monkeypatch):
-    """Code is compiled as where one kernel may be chosen for some sizes.
+def may_be_one(monkeypatch, answer=True):
+    """Code is compiled as where one kernel may be chosen for some sizes, or for none.
 
     Returns what is asked: the outputs beside the first one, and what is known of w's sizes.
     """
@@ -257,7 +257,7 @@ def may_be_one(monkeypatch):
 
     def of(store, dtype, device, reads, writes, draws, n, k):
         asked.append((writes, n, k))
-        return True
+        return answer
 
     of._dynamo_marked_constant = True
     monkeypatch.setattr(torch_op, "_may_be_one", of)
