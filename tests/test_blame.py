@@ -9,9 +9,9 @@ import torch
 
 import fusedops as fo
 from fusedops.errors import CompileError
+from fusedops.generate.compiler_errors import culprit
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
-from fusedops.generate.variant import culprit
 from fusedops.plan import forward as plan
 
 wrong = fo.cpp_functor("wrong", forward="v * nonsense", operands=["a"])

@@ -97,10 +97,10 @@ def test_the_machine_code_is_that_of_the_op(tmp_path, nvcc, name):
     launches = [launch for one in passes for launch in one.launches]
     assert len(got) == len(launches)
     for number, launch in enumerate(launches):
-        (tmp_path / f"{number}.cu").write_text(launch.variant.source)
+        (tmp_path / f"{number}.cu").write_text(launch.launch.variant.source)
         compile_(*flags, tmp_path / f"{number}.cu", "-o", tmp_path / f"{number}.cubin")
         (want,) = code(tmp_path / f"{number}.cubin").values()
-        assert want in got.values(), launch.variant.name
+        assert want in got.values(), launch.launch.variant.name
 
 
 # On a GPU.

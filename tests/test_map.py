@@ -398,7 +398,7 @@ def test_it_compiles(arch, size, dtype, aligned):
         "r": tensor(2, 3, columns, dtype=dtype),
     }
     info = described(EPILOGUE, x, operands, arch)
-    assert info.schedule == "chunks"
+    assert info.call.storage == "chunks"
     assert info.tile.grid(6) >= 6 / info.tile.rows_per_block
     check_compiles(info)
     check_backward(backward_of(EPILOGUE, x, operands, arch, None))

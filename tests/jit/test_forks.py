@@ -202,7 +202,7 @@ while thread.is_alive():
         call()
         os._exit(0)
 thread.join()
-sys.exit(None if children > 2 else f"only {children} forks, for {names}")
+sys.exit(None if children > 1 else f"only {children} forks, for {names}")
 """
 
 

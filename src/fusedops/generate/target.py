@@ -13,7 +13,7 @@ import torch
 
 from fusedops import _runtime
 from fusedops.errors import UNFUSED, UnsupportedError
-from fusedops.jit.host import LEVELS, cpu_level
+from fusedops.jit.levels import LEVELS, cpu_level
 from fusedops.schedule.architectures import GPUS, OLDEST, PORTABLE_CLUSTER, Gpu, number
 from fusedops.schedule.lookup import use_tuned
 

@@ -4,13 +4,11 @@
 
 The types of the members of its kernel's argument tell a variant from others. The source text
 follows from them and is written only where there is no such kernel yet, since a new shape of a
-known pattern has to be quick. An error of the compiler is attributed to a functor or an operand.
+known pattern has to be quick.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,113 +17,12 @@ from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.product import product_source
-from fusedops.generate.source import Member, Members, Text, cuda_source, host_source
+from fusedops.generate.source import Member, Text, cuda_source, host_source
 from fusedops.jit.lock import guard
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Variant", "culprit"]
-
-_FROM = re.compile(r"In (instantiation|file included)|required from")
-# "kernel.cu(12): error", "kernel.cpp:12:34: error" and, of a chain, "at line 12 of kernel.cu".
-_PLACE = re.compile(
-    r"(?P<file>[^\s:()\"]+\.(?:cuh?|cpp))(?:\((?P<nvrtc>\d+)\)|:(?P<host>\d+))"
-    r"|at line (?P<at>\d+) of (?P<of>\S+)"
-)
-_ERROR = re.compile(r"\berror\b")
-
-
-def culprit(
-    log: str,
-    source: str,
-    members: Members,
-    sides: Mapping[str, Sequence[Functor]],
-    operator: tuple[str, str] = ("", ""),
-) -> str | None:
-    """The functor, operator or operand that the first compiler error is about, as text.
-
-    None if it is unknown, or code of fusedops.
-
-    Args:
-        log: Output of NVRTC, GCC or Clang.
-        source: The source text that was compiled.
-        members: The members of the kernel's argument, each a line of the source.
-        sides: The functors in order, by where they stand: "load" and "store".
-        operator: Name of the operator, and its C++ text if no header holds it.
-    """
-    lines = source.splitlines()
-    for file, number in _places(log):
-        if re.fullmatch(r"(.*/)?kernel\.(cu|cpp)", file):
-            line = lines[number - 1] if 0 < number <= len(lines) else ""
-            found = _of_member(line, members, sides) or _of_definition(source, number, sides)
-            if found is None and _holds(source, number, operator[1]):
-                found = f"the operator {operator[0]}"
-        else:
-            found = _of_header(file, sides)
-        if found is not None:
-            return found
-    return None
-
-
-def _places(log: str) -> Iterator[tuple[str, int]]:
-    """Source locations of the first compiler error, then of its includes and instantiations."""
-    lines = log.splitlines()
-    errors = [number for number, line in enumerate(lines) if _ERROR.search(line)]
-    if not errors:
-        return
-    first, end = errors[0], errors[1] if len(errors) > 1 else len(lines)
-    before = first  # GCC prints the chain of includes and instantiations first
-    while before > 0 and re.search(
-        r"In (instantiation|file included)|required from", lines[before - 1]
-    ):
-        before -= 1
-    for line in [*lines[first:end], *lines[before:first]]:
-        for found in _PLACE.finditer(line):
-            number = found["nvrtc"] or found["host"] or found["at"]
-            yield found["file"] or found["of"], int(number)
-
-
-def _of_definition(source: str, line: int, sides: Mapping[str, Sequence[Functor]]) -> str | None:
-    for side, chain in sides.items():
-        for place, functor in enumerate(chain):
-            if _holds(source, line, functor.definition):
-                return _named(side, place, functor)
-    return None
-
-
-def _holds(source: str, line: int, text: str) -> bool:
-    """Whether a line of the source, counted from 1, is one of this text in it."""
-    begin = source.find(text) if text else -1
-    first = source.count("\n", 0, max(begin, 0)) + 1
-    return begin >= 0 and first <= line <= first + text.count("\n")
-
-
-def _of_member(line: str, members: Members, sides: Mapping[str, Sequence[Functor]]) -> str | None:
-    for member in members:
-        if member.field != line:
-            continue
-        chain = sides.get(member.side, ())
-        if 0 <= member.place < len(chain):
-            return _named(member.side, member.place, chain[member.place])
-        return f"operand {member.name!r}" if member.name in ("x", "y") else None
-    return None
-
-
-def _of_header(file: str, sides: Mapping[str, Sequence[Functor]]) -> str | None:
-    for side, chain in sides.items():
-        for place, functor in enumerate(chain):
-            own = [name for name in functor.headers if name.startswith("functor/")]
-            if any(file.endswith(f"fusedops/{name}") for name in own):
-                return _named(side, place, functor)
-    return None
-
-
-def _named(side: str, place: int, functor: Functor) -> str:
-    function = getattr(type(functor), "__wrapped__", None)
-    code = getattr(function, "__code__", None)
-    where = f", of {code.co_filename}:{code.co_firstlineno}" if code else ""
-    return f"{functor!r}, {side}[{place}]{where}"
-
+__all__ = ["Variant"]
 
 #: Kernels loaded in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
@@ -238,7 +135,7 @@ class Variant(NamedTuple):
         """`error`, naming the functor or operand that the compiler rejected, if it was one."""
         if isinstance(error, CompileError):
             with guard:
-                from fusedops.generate.variant import culprit
+                from fusedops.generate.compiler_errors import culprit
 
             sides = {"load": self.load, "store": self.store}
             of_functors = {functor.definition for functor in (*self.load, *self.store)}

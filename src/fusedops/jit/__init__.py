@@ -15,12 +15,12 @@ from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
     from fusedops.jit.builder import Artifact, Order, build, cached, load_host
-    from fusedops.jit.host import cpu_level
+    from fusedops.jit.levels import cpu_level
     from fusedops.jit.nvrtc import compile_cuda
 
 __all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "load_host"]
 
-_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "host"}
+_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "levels"}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,8 +28,8 @@ from fusedops.errors import (
 )
 from fusedops.jit import env, host, nvrtc, trust
 from fusedops.jit.cache import Entry, Identity, Store
-from fusedops.jit.host import LEVELS
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
+from fusedops.jit.levels import LEVELS
 from fusedops.jit.store import (
     find,
     keep,
