@@ -30,6 +30,7 @@ from products import (
     thorough_points,
 )
 from torch import library
+from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
@@ -50,23 +51,21 @@ def one(monkeypatch):
     return may_be_one(monkeypatch)
 
 
-def graph_of(function, op, tensors, **options):
-    """What the graph of a call computes, but for the numbers that a dropout starts from."""
+def watched(function):
+    """A function that torch compiles, and what its graph calls once it has run."""
     found = []
 
     def backend(module, inputs):
         targets = [target_of(n) for n in module.graph.nodes if n.op == "call_function"]
         found.extend(name for name in targets if "getitem" not in name)
-        return module
+        return aot_eager(module, inputs)
 
-    call(op, tensors, compiled(function, backend), **options)
-    return found
+    return compiled(function, backend), found
 
 
-def operators_of(*arguments, **options):
-    """Those of this package, but for draws, in order."""
-    names = [name for name in graph_of(*arguments, **options) if "fusedops." in name]
-    return [name.removeprefix("fusedops.") for name in names if "fusedops.draw" not in name]
+def own(graph):
+    """The operators of this package in it, in order."""
+    return [name.removeprefix("fusedops.") for name in graph if "fusedops." in name]
 
 
 FURTHER = fo.Linear([fo.Scale("p"), fo.Bias("b"), fo.Gate("g")])
@@ -143,22 +142,19 @@ def test_a_graph_has_the_bits_of_an_eager_call(name, may, device, request, monke
     sizes = {"r": (2, 6, 40)} if op is TWICE else {}
     tensors = learning(given(op, dtype, device, **sizes), wanted)
     expected = of_one if may == "one kernel" else of_two
-    graph = graph_of(op, op, tensors, **options)
+    function, graph = watched(op)
+    results = [step(op, tensors, each, **options) for each in (op, function)]
+    assert all_same(*results)
     if expected is not None:
-        own = [one.removeprefix("fusedops.") for one in graph if "fusedops." in one]
-        assert [one for one in own if one != "draw"] == expected
+        assert [one for one in own(graph) if one != "draw"] == expected
         draws = sum(each.dropouts > 0 for each in op.epilogues)
-        assert own.count("draw") == (0 if options else draws)
-        products = sum(
-            any(word in one for word in ("linear", "atmul", "of Linear")) for one in graph
-        )
-        assert products == len(op.inputs) - 1
+        assert own(graph).count("draw") == (0 if options else draws)
+        words = ("linear", "atmul", "of Linear")
+        assert sum(any(word in one for word in words) for one in graph) == len(op.inputs) - 1
     if isinstance(op, fo.MLP):
         factors, operands = apart(op, tensors)
         recomputed = op.explain(*factors, **operands).recomputed
         assert ("fusedops.linear_recomputed" in graph) is recomputed
-    results = [step(op, tensors, each, **options) for each in (op, compiled(op))]
-    assert all_same(*results)
 
 
 @pytest.mark.thorough
@@ -224,9 +220,10 @@ def test_under_autocast(device, one):
             return op(*factors, **operands)
 
     tensors = given(op, device=device)
-    assert operators_of(cast, op, tensors) == LINEAR
-    results = [call(op, tensors, function) for function in (cast, compiled(cast))]
+    function, graph = watched(cast)
+    results = [call(op, tensors, each) for each in (cast, function)]
     assert all_same(*results)
+    assert own(graph) == LINEAR
     assert results[0][0].dtype is torch.bfloat16
 
 
@@ -308,8 +305,7 @@ def test_exported_and_saved(name, strict, device, one):
     with torch.no_grad():
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=dims, strict=strict)
     targets = [target_of(n) for n in program.graph.nodes if n.op == "call_function"]
-    own = [target for target in targets if "fusedops" in target]
-    assert own == ["fusedops.forward.default of Map"]
+    assert own(targets) == ["forward.default of Map"]
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
@@ -326,7 +322,9 @@ class Own(torch.Tensor):
 def test_tensors_of_a_class_have_torchs_products(name, device, one):
     tensors = learning(given(OPS[name], HALF, device), ["w", "w1", "w2"])
     tensors["x"] = tensors["x"].as_subclass(Own)
-    assert {*operators_of(OPS[name], OPS[name], tensors)} == {*APART}
+    function, graph = watched(OPS[name])
+    call(OPS[name], tensors, function)
+    assert {*own(graph)} == {*APART}
 
 
 class TestOperators:

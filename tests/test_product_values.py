@@ -64,10 +64,9 @@ def by_hand(name, tensors, device):
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        ("full", "eager"),
         ("block", "eager"),
         ("scores", "compiled"),
-        *thorough_points(("saving", "eager"), ("scores", "eager")),
+        *thorough_points(("full", "eager"), ("saving", "eager"), ("scores", "eager")),
         *thorough_points(("block", "compiled"), ("block", "seed in memory")),
     ],
 )
