@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More architectures of transformers, tiny, for the backend "fusedops" alone."""
 
+import pytest
 from transformers_models import GROUPED, IMAGES, SIZES
 
 PATCHES = {**IMAGES, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4}
@@ -82,3 +83,13 @@ OF_IMAGES = {
     ),
 }
 MORE = {**ENCODERS, **DECODERS, **IN_TWO_PARTS, **OF_IMAGES}
+
+#: Models whose norms and attention are, in transformers too, the code of another one here.
+ALIKE = {"roberta", "electra", "mixtral", "qwen2", "gemma", "phi3", "olmo2", "granite", "cohere"}
+ALIKE |= {"starcoder2", "smollm3", "gptj", "deit", "dinov2"}
+
+
+def but_alike(names):
+    """Names of models; those that are `ALIKE` are for the exhaustive run."""
+    marks = {True: [pytest.mark.exhaustive], False: []}
+    return [pytest.param(name, marks=marks[name in ALIKE]) for name in names]

@@ -7,7 +7,7 @@ import importlib
 import pytest
 import torch
 from cases import named, randn, thorough
-from more_transformers import MORE, OF_IMAGES
+from more_transformers import MORE, OF_IMAGES, but_alike
 from products import gelu
 from transformers_models import MODELS, inputs_of, make
 
@@ -133,19 +133,8 @@ def test_a_small_model(name, replaced):
     check_model(name, MODELS, replaced, num_hidden_layers=1)
 
 
-#: Models whose norms and attention are, in transformers too, the code of another one here.
-ALIKE = ["roberta", "electra", "mixtral", "qwen2", "gemma", "phi3", "olmo2", "granite", "cohere"]
-ALIKE += ["starcoder2", "smollm3", "gptj", "deit", "dinov2"]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ALIKE else [])
-        for name in [*MODELS, *MORE]
-    ],
-)
+@pytest.mark.parametrize("name", but_alike([*MODELS, *MORE]))
 def test_models(name):
     """Of one layer each, since a second one is traced like the first."""
     pytest.importorskip("transformers")

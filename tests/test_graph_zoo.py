@@ -8,7 +8,7 @@ import pytest
 import torch
 from captured import compiled, compiled_products
 from cases import randn
-from more_transformers import IN_TWO_PARTS, MORE, OF_IMAGES
+from more_transformers import IN_TWO_PARTS, MORE, OF_IMAGES, but_alike
 from transformers_models import MODELS, differentiate, double_of, in_double, inputs_of
 from transformers_models import make as make_transformer
 
@@ -135,7 +135,7 @@ def test_transformers(name):
 LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
 
 
-@pytest.mark.parametrize("name", MORE_COUNTS)
+@pytest.mark.parametrize("name", but_alike(MORE_COUNTS))
 def test_more_transformers(name):
     assert_counts(as_stock(name, compiled), MORE_COUNTS[name])
 
