@@ -13,7 +13,7 @@ import pytest
 from samples import HOST, LEVEL, Compiler
 
 from fusedops.errors import CompileError, CompilerNotFound, FusedOpsError
-from fusedops.jit import env, host, key
+from fusedops.jit import env, host, key, levels
 
 V3 = ["avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"]
 V4 = [*V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"]
@@ -40,7 +40,7 @@ def test_loading_a_library_leaves_subnormal_numbers_alone(tmp_path: Path) -> Non
     half.argtypes, half.restype = [ctypes.c_float], ctypes.c_float
     assert half(2.0**-140) == 2.0**-141
     assert 5e-324 * 1.0 == 5e-324
-    assert not any("fast-math" in flag for level in host.LEVELS for flag in host.flags(level))
+    assert not any("fast-math" in flag for level in levels.LEVELS for flag in host.flags(level))
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_loading_a_library_leaves_subnormal_numbers_alone(tmp_path: Path) -> Non
     ],
 )
 def test_the_level_follows_the_features(features: list[str], machine: str, level: str) -> None:
-    assert host.cpu_level(features, machine) == level
+    assert levels.cpu_level(features, machine) == level
 
 
 def test_every_level_names_its_instruction_set() -> None:
-    assert all(any(flag.startswith("-march=") for flag in host.flags(lv)) for lv in host.LEVELS)
+    assert all(any(flag.startswith("-march=") for flag in host.flags(lv)) for lv in levels.LEVELS)
 
 
 def test_a_refused_source_is_told_with_command_and_log() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fusedops import _runtime
-from fusedops.jit import host
+from fusedops.jit import levels
 
 
 def test_loading_says_what_is_wrong(library, tmp_path):
@@ -27,7 +27,7 @@ def test_loading_says_what_is_wrong(library, tmp_path):
 
 
 # What a level may ask for, as the kernel spells it in /proc/cpuinfo (its cpufeatures.h).
-FEATURES = {"abm" if name == "lzcnt" else name for name in (*host._V3, *host._V4)}
+FEATURES = {"abm" if name == "lzcnt" else name for name in (*levels._V3, *levels._V4)}
 
 
 def test_cpu_features_are_those_of_the_system():
