@@ -384,11 +384,7 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
     if "training" in options:
         yield "training", options["training"]
     if (part_of := options.get("part_of")) is not None:
-        sizes, first = part_of
-        yield (
-            "part_of",
-            (read_ints(op.name, "part_of", sizes), read_ints(op.name, "part_of", first)),
-        )
+        yield "part_of", tuple(read_ints(op.name, "part_of", one) for one in part_of)
     shape, dim = options.get("normalized_shape"), options.get("dim")
     if shape is not None:
         count = len(read_ints(op.name, "normalized_shape", shape))
