@@ -16,8 +16,19 @@ from points import COLUMNS, DTYPES, OPS, PASSES, Point, rows_of
 Cells = Mapping[str, str]
 
 OURS = "fusedops"
+#: In plots and pictures, by who was measured.
+COLOURS = {
+    OURS: "#e0552b",
+    "torch eager": "#8a8f98",
+    "torch.compile": "#3f8fd9",
+    "torch.compile, max-autotune": "#28a5a5",
+    "Liger": "#a66fd0",
+    "QuACK": "#4fa34a",
+}
 #: Parts whose points have peers.
 GRIDS = ("sweep", "few_rows")
+#: Those beside whom pages and pictures show single ops.
+PEERS = ("torch eager", "torch.compile", "Liger")
 
 #: By the unit of a row's own target: the column that has the figure, times what, and its format.
 FIGURES = {
@@ -51,6 +62,11 @@ class Cell(NamedTuple):
     short: float
     met: bool
     said: str
+
+
+def of_case(rows: Sequence[Cells], part: str, case: str) -> dict[str, Cells]:
+    """The rows of one case, by who was measured."""
+    return {row["by"]: row for row in rows if (row["part"], row["case"]) == (part, case)}
 
 
 def cells(rows: Sequence[Cells]) -> list[Cell]:

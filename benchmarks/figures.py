@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from cells import OURS, Cells
+from cells import OURS, PEERS, Cells, of_case
 from sheet import read
 
 COLUMNS = (64, 256, 1024, 1023, 4096, 12289, 32768, 50257, 131072, 262144)
 BESIDE = (1024, 4096, 32768, 50257)
 OPS = {"softmax": "softmax", "layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
-PEERS = ("torch eager", "torch.compile", "Liger")
 MODELS = {
     "encoder like BERT-base, dropout 0.1, bfloat16, 32 x 512": "encoder like BERT-base, dropout",
     "decoder like Llama, bfloat16, 2 x 2048": "decoder like Llama",
@@ -57,15 +56,11 @@ def _where(rows: Iterable[Cells]) -> str:
     return f"{machine}, torch {torch}, {when}."
 
 
-def _of(rows: Sequence[Cells], part: str, case: str) -> dict[str, Cells]:
-    return {row["by"]: row for row in rows if (row["part"], row["case"]) == (part, case)}
-
-
 def _models(rows: Sequence[Cells]) -> str:
     lines, used, slow = [], [], []
     for case, name in MODELS.items():
-        found = _of(rows, "models", f"{case}: a step from a CUDA graph")
-        issued = _of(rows, "models", f"{case}: a step")
+        found = of_case(rows, "models", f"{case}: a step from a CUDA graph")
+        issued = of_case(rows, "models", f"{case}: a step")
         line = [name]
         for theirs, ours in WAYS.items():
             base = float(found[theirs]["microseconds"])
@@ -108,7 +103,7 @@ def _chains(rows: Sequence[Cells]) -> str:
     for case, name in CHAINS.items():
         for p in ("0.1", "0.0"):
             for part, said in (("flagship", "forward"), ("flagship_backward", "both passes")):
-                found = _of(rows, part, case.format(p=p))
+                found = of_case(rows, part, case.format(p=p))
                 percent = f"{float(found[OURS]['percent']):.0f}"
                 lines.append([f"{name}, dropout {p}, {said}", percent, *_ratios(found, PEERS[:2])])
                 used += [found[by] for by in (OURS, *PEERS[:2])]
@@ -125,7 +120,7 @@ def _beside(rows: Sequence[Cells]) -> str:
     for op, name in OPS.items():
         for direction in ("forward", "backward"):
             for columns in BESIDE:
-                found = _of(rows, "sweep", _case(rows, op, direction, columns))
+                found = of_case(rows, "sweep", _case(rows, op, direction, columns))
                 lines.append([f"{name}, {direction}", str(columns), *_ratios(found, PEERS)])
                 used += [found[by] for by in PEERS if _has(found, by)]
     return (
@@ -151,7 +146,7 @@ def _ceiling(rows: Sequence[Cells]) -> str:
         line = [str(columns)]
         for direction in ("forward", "backward"):
             for op in OPS:
-                ours = _of(rows, "sweep", _case(rows, op, direction, columns))[OURS]
+                ours = of_case(rows, "sweep", _case(rows, op, direction, columns))[OURS]
                 line.append(f"{float(ours['percent']):.0f}")
                 used.append(ours)
         lines.append(line)
@@ -179,7 +174,7 @@ def _products(rows: Sequence[Cells]) -> str:
     cases.append(("MLP 1024 to 4096 to 1024, 16384 rows, both passes", block))
     peers = ("torch eager", "torch.compile", "cuBLASLt's epilogue")
     for name, case in cases:
-        found = _of(rows, "gemm", case)
+        found = of_case(rows, "gemm", case)
         lines.append([name, *_ratios(found, peers)])
         used += [found[by] for by in peers if _has(found, by)]
     return f"## Matrix products\n\nM x N x K, float16, forward. {_where(used)}\n\n" + _table(
@@ -194,7 +189,7 @@ def _cpu(rows: Sequence[Cells]) -> str:
             for dtype in ("float32", "bfloat16"):
                 for what in ("forward", "step"):
                     case = f"{chain}, p = {p}, {dtype}, {what}, 1 thread"
-                    found = _of(rows, "cpu", case)
+                    found = of_case(rows, "cpu", case)
                     lines.append([_cpu_name(case), *_ratios(found, PEERS[:2])])
                     used += [found[by] for by in PEERS[:2] if _has(found, by)]
     return (

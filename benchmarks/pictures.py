@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from cells import OURS, Cells
-from plots import COLOURS
+from cells import COLOURS, OURS, PEERS, Cells, of_case
 from sheet import read
 
 TEXT = "#808890"
@@ -24,8 +23,6 @@ GIGA = 1e9
 #: The chain of the bytes: its case in the CSV, and x's shape; elements have 16 bits.
 CASE = "attention softmax (8, 16, 1024, 1024), p = 0.1"
 SHAPE = (8, 16, 1024, 1024)
-
-PEERS = ("torch eager", "torch.compile", "Liger")
 
 
 class Call(NamedTuple):
@@ -67,7 +64,7 @@ def groups(rows: Sequence[Cells]) -> list[Bars]:
     """What the chart shows, in its order."""
     graph = "a step from a CUDA graph"
     found = [
-        _beside(_of(rows, part, case), caption)
+        _beside(of_case(rows, part, case), caption)
         for part, case, caption in (
             (
                 "flagship_backward",
@@ -93,7 +90,7 @@ def groups(rows: Sequence[Cells]) -> list[Bars]:
         ("encoder like BERT-base, dropout 0.1, bfloat16, 32 x 512", "encoder like BERT-base"),
         ("decoder like Llama, bfloat16, 2 x 2048", "decoder like Llama"),
     ):
-        taken = _of(rows, "models", f"{name}: {graph}")
+        taken = of_case(rows, "models", f"{name}: {graph}")
         for attention, ways in (
             ("eager", ("fusedops, eager attention, compiled", "torch eager", "torch.compile")),
             ("sdpa", ("fusedops, sdpa, compiled", "torch sdpa", "torch.compile, sdpa")),
@@ -111,11 +108,6 @@ def groups(rows: Sequence[Cells]) -> list[Bars]:
                 )
             )
     return found
-
-
-def _of(rows: Sequence[Cells], part: str, case: str) -> dict[str, Cells]:
-    """The rows of one case, by who was measured."""
-    return {row["by"]: row for row in rows if (row["part"], row["case"]) == (part, case)}
 
 
 def _beside(taken: dict[str, Cells], caption: str) -> Bars:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import matplotlib as mpl
 import typer
-from cells import OURS, Cells
+from cells import COLOURS, OURS, Cells
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,14 +32,6 @@ STYLE: Any = {
     "grid.color": "#80889050",
     "axes.grid": True,
     "legend.frameon": False,
-}
-COLOURS = {
-    OURS: "#e0552b",
-    "torch eager": "#8a8f98",
-    "torch.compile": "#3f8fd9",
-    "torch.compile, max-autotune": "#28a5a5",
-    "Liger": "#a66fd0",
-    "QuACK": "#4fa34a",
 }
 CEILING = "#808890"
 TICKS = (32, 128, 512, 2048, 8192, 32768, 131072)

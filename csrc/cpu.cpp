@@ -27,7 +27,7 @@ struct Feature {
   State state;
 };
 
-// The instruction sets by which jit/host.py chooses a level, in the names of /proc/cpuinfo (abm
+// The instruction sets by which jit/levels.py chooses a level, in the names of /proc/cpuinfo (abm
 // is lzcnt). Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix D.
 constexpr Feature kFeatures[] = {
     {"fma", 1, 0, kEcx, 12, kYmm},      {"movbe", 1, 0, kEcx, 22, kNone},

@@ -143,7 +143,7 @@ def _resolve(app, env, node, content):
 
 
 def _shorten(app, what, name, obj, options, signature, returned):
-    """A dataclass's own signature, without defaults that say nothing."""
+    """Leave out the signature of an exception's class, which says nothing."""
     if what == "class" and inspect.isclass(obj) and issubclass(obj, Exception):
         return "", None
     return None

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of products share: ops, their factors and operands, a step, and what it keeps."""
 
+import contextlib
 import functools
+import sys
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
+from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.product import choice as choices
 from fusedops.product import torch_op
+from fusedops.schedule import lookup
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch
 
@@ -271,3 +275,18 @@ def recording(monkeypatch, tmp_path):
     monkeypatch.setenv("FUSEDOPS_RECORD", str(file))
     monkeypatch.setattr("fusedops.prebuild.recording._seen", set())
     return file
+
+
+@contextlib.contextmanager
+def declaring(tmp_path, monkeypatch, name, text):
+    """A module with these declarations in the working directory; within it, the empty cache."""
+    (tmp_path / f"{name}.py").write_text(f"import fusedops as fo\n{text}")
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    tuned.find.cache_clear()
+    lookup.forget()
+    yield tmp_path / "cache"
+    tuned.find.cache_clear()
+    lookup.forget()

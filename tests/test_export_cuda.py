@@ -25,8 +25,12 @@ from exported import (
 
 import fusedops as fo
 from fusedops.exporting import target_of
-from fusedops.exporting.passes import backward_pass, forward_pass
-from fusedops.exporting.text import exported_call, gradient_of
+from fusedops.exporting.passes import (
+    backward_pass,
+    exported_call,
+    forward_pass,
+    gradient_of,
+)
 from fusedops.jit import env, nvrtc
 
 

@@ -3,7 +3,6 @@
 """One kernel for a product, built ahead: of recorded calls, and by the command `build`."""
 
 import re
-import sys
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from products import (
     OPS,
     apart,
     call,
+    declaring,
     given,
     learning,
     may_be_one,
@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 import fusedops as fo
 from fusedops.cli import app
-from fusedops.generate import tuned
 from fusedops.generate.target import Target
 from fusedops.plan.planner import plan
 from fusedops.prebuild.build_all import variants
@@ -33,7 +32,6 @@ from fusedops.prebuild.recording import Signature
 from fusedops.product import choice as choices
 from fusedops.product import recorded
 from fusedops.product.product_kernel import Product
-from fusedops.schedule import lookup
 from fusedops.testing import last_schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -184,21 +182,13 @@ PAIR = ["--operand", "x=T:4,8,512,64", "--operand", "other=T:4,8,64,512@262144,3
 @pytest.fixture
 def declared(tmp_path, monkeypatch):
     """A module with products, in the working directory; the cache."""
-    (tmp_path / "of_layers.py").write_text(
-        "import fusedops as fo\n"
+    text = (
         "LAYER = fo.Linear(store=[fo.Bias('b'), fo.Softcap('c')])\n"
         "BLOCK = fo.MLP()\n"
         "SCORES = fo.Matmul(store=[fo.Scale('s'), fo.Causal()])\n"
     )
-    monkeypatch.delitem(sys.modules, "of_layers", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-    tuned.find.cache_clear()
-    lookup.forget()
-    yield tmp_path / "cache"
-    tuned.find.cache_clear()
-    lookup.forget()
+    with declaring(tmp_path, monkeypatch, "of_layers", text) as cache:
+        yield cache
 
 
 class TestBuild:

@@ -9,7 +9,17 @@ import types
 import pytest
 import torch
 from cases import raises, randn
-from products import HALF, HOPPER, PAIRS, SCORES, STORES, gelu, needs_hopper, recording
+from products import (
+    HALF,
+    HOPPER,
+    PAIRS,
+    SCORES,
+    STORES,
+    declaring,
+    gelu,
+    needs_hopper,
+    recording,
+)
 from products import given as given_to
 from test_product_kernels import chosen
 from test_tuning import HERE, TARGET
@@ -304,8 +314,7 @@ OPERANDS = {"b1": "b1=T:1024", "c": "c=30.0", "b2": "b2=T:256", "r": "r=T:4224,2
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A module with products, in the working directory; the cache."""
-    (tmp_path / "of_blocks.py").write_text(
-        "import fusedops as fo\n"
+    text = (
         "HIDDEN = [fo.Bias('b1'), fo.Softcap('c')]\n"
         "BLOCK = fo.MLP(HIDDEN, [fo.Bias('b2'), fo.Residual('r')])\n"
         "BARE = fo.MLP(HIDDEN)\n"
@@ -314,15 +323,8 @@ def cache(tmp_path, monkeypatch):
         "LIGHT = fo.Linear(store=[fo.Bias('b'), fo.Scale('s')])\n"
         "SCORES = fo.Matmul(store=[fo.Scale('s'), fo.Causal()])\n"
     )
-    monkeypatch.delitem(sys.modules, "of_blocks", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-    tuned.find.cache_clear()
-    lookup.forget()
-    yield tmp_path / "cache"
-    tuned.find.cache_clear()
-    lookup.forget()
+    with declaring(tmp_path, monkeypatch, "of_blocks", text) as cache:
+        yield cache
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ from fusedops.torch_ops.tracing import call_operator, is_distributed
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["RowOp", "check_flag", "declared"]
+__all__ = ["RowOp", "declared", "read_flag"]
 
 #: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
@@ -376,7 +376,7 @@ class RowOp(Runnable):
 _runtime.call_at_once(RowOp)
 
 
-def check_flag(op: RowOp, name: str, value: object) -> bool:
+def read_flag(op: RowOp, name: str, value: object) -> bool:
     """An argument of a declaration that is True or False; raise TypeError for anything else."""
     if not isinstance(value, (bool, int)) or value not in (True, False):
         kind = type(op).__name__

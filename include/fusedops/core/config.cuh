@@ -80,7 +80,8 @@
 
 // Explicit instantiation of a dispatch for given types: in one source, and with `extern` in front in
 // the header that others include, so that those do not compile the kernels.
-// docs/how-to/cpp-project.md has an example. Where is cudaStream_t or fusedops::Threads, Cols the type of the columns.
+// docs/how-to/cpp-project.md has an example. Where is cudaStream_t or fusedops::Threads, Cols the
+// type of the columns.
 #define FUSEDOPS_INSTANTIATE_SOFTMAX(Where, Compute, Load, Store, Cols)                     \
   template fusedops::detail::StatusOf<Where>                                                \
   fusedops::dispatch_softmax<Compute, fusedops::EmptyRow::kZero, Load, Store, Cols, Where>( \

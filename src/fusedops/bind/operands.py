@@ -18,13 +18,12 @@ from fusedops.functors import Operand, Role
 __all__ = [
     "FLOATING",
     "broadcast_cure",
-    "broadcast_shape",
-    "broadcasts",
     "check_device",
     "check_layouts",
     "check_shape",
     "check_tensor",
     "described",
+    "dims_in_words",
     "dtype_names",
     "parts_of",
 ]
@@ -79,11 +78,12 @@ def broadcast_cure(
         return f"use {key}.transpose(-2, -1)"
     if len(found) == 1:
         return f"use {found[0][0]}"
-    ways = [f"{text} for {_dims(places)}" for text, places in found[:_MOST]]
+    ways = [f"{text} for {dims_in_words(places)}" for text, places in found[:_MOST]]
     return f"use {' or '.join(ways)}".replace(" or ", " of x or ", 1) if ways else ""
 
 
-def _dims(places: Sequence[int]) -> str:
+def dims_in_words(places: Sequence[int]) -> str:
+    """Such as "dimension 1" or "dimensions 0, 2"."""
     which = ", ".join(map(str, places))
     return f"dimension{'s' * (len(places) > 1)} {which}"
 

@@ -19,6 +19,7 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
 from fusedops.bind.dimensions import arranged, order
 from fusedops.bind.geometry import SHARED_BYTES
+from fusedops.bind.operands import dims_in_words
 from fusedops.errors import counted
 from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
@@ -152,7 +153,7 @@ def _rows_lie(bound: Bound, tensor: Tensor, view: View) -> list[str]:
         return []
     if all(dim in dims or bound.x.shape[dim] == 1 for dim in rows):
         return ["shared by all rows"]
-    return [f"shared along x's {_dims(dims)}"]
+    return [f"shared along x's {dims_in_words(dims)}"]
 
 
 def _shared_dims(bound: Bound, tensor: Tensor) -> tuple[int, ...]:
@@ -213,7 +214,7 @@ def _visited(bound: Bound, info: Planned | None) -> tuple[tuple[int, ...], str]:
         dims = _shared_dims(bound, tensor)
         large = _touched(tensor) * tensor.element_size() >= SHARED_BYTES
         if large and dims and view.placed.column_stride and any(view.placed.row_strides):
-            sharers.append(f"{name!r} is shared along {_dims(dims)}")
+            sharers.append(f"{name!r} is shared along {dims_in_words(dims)}")
     return order, (
         f"dimensions visited in the order {', '.join(map(str, order))}, the last innermost, "
         f"{walked}: {' and '.join(sharers)}, and neighbours that share it read it once"
@@ -359,7 +360,3 @@ def _device_name(device: torch.device) -> str:
 def _options(bound: Bound) -> dict[str, Any]:
     dim = bound.reduced if len(bound.reduced) > 1 else bound.reduced[0]
     return {"dim": dim, "dtype": bound.dtype}
-
-
-def _dims(dims: Sequence[int]) -> str:
-    return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"

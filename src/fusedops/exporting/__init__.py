@@ -21,7 +21,13 @@ from torch import Tensor
 
 from fusedops.errors import shortened
 from fusedops.exporting import text
-from fusedops.exporting.passes import ExportedPass, backward_pass, forward_pass
+from fusedops.exporting.passes import (
+    ExportedPass,
+    backward_pass,
+    exported_call,
+    forward_pass,
+    gradient_of,
+)
 from fusedops.exporting.text import (
     ALIGNMENT,
     CUDA_HEAD,
@@ -29,8 +35,6 @@ from fusedops.exporting.text import (
     HOST_HEAD,
     HOST_KERNEL,
     cuda_functions,
-    exported_call,
-    gradient_of,
     host_functions,
 )
 from fusedops.generate.target import ARCHS, Target

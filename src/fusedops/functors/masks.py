@@ -111,8 +111,7 @@ class Mask(_Masking):
     def __post_init__(self) -> None:
         check_name(self, "mask", self.mask)
         check_flag(self, "optional")
-        if not isinstance(self.keep, bool):
-            raise TypeError(f"Mask: keep must be True or False, got {self.keep!r}")
+        check_flag(self, "keep")
 
     def operands(self) -> tuple[Operand, ...]:
         return (Operand(self.mask, Role.FLAGS),)

@@ -33,7 +33,7 @@ from fusedops.functors.pointwise import SAME
 _VIEWS = SAME - {"alias", "detach", "lift", "contiguous"}
 
 
-def freeze(traced: fx.GraphModule, shape: tuple[int, ...]) -> Callable[..., Tensor]:
+def _any_shape(traced: fx.GraphModule, shape: tuple[int, ...]) -> Callable[..., Tensor]:
     """The traced operations as a torch function for an x of any shape and device.
 
     Args:
@@ -211,7 +211,7 @@ def _freeze(one: _Function) -> dict[torch.dtype, Callable[..., Tensor]]:
     """The value of the function as torch operations, by dtype."""
     found = {}
     for shape, dtype in _SAMPLES:
-        found[dtype] = freeze(_traced(one, one.call, one.integers, shape, dtype), shape)
+        found[dtype] = _any_shape(_traced(one, one.call, one.integers, shape, dtype), shape)
     return found
 
 

@@ -27,9 +27,7 @@ from fusedops.row_op import RowOp
 __all__ = [
     "GraphReport",
     "OneGraph",
-    "copied",
     "declared_text",
-    "drawn",
     "explain_graph",
     "explained",
     "reasons",
@@ -254,7 +252,7 @@ def explain_graph(model: Callable[..., Any], *inputs: Any, **named: Any) -> Grap
     """
     if not callable(model):
         raise TypeError(f"explain_graph: model must be a module or a function, got {model!r}")
-    check_inputs("explain_graph", model, inputs, named)
+    _check_inputs(model, inputs, named)
     return explained(model, inputs, named)
 
 
@@ -279,8 +277,8 @@ def explained(
     return GraphReport(str(getattr(named_by, "__name__", repr(model))), tuple(graphs))
 
 
-def check_inputs(
-    name: str, model: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]
+def _check_inputs(
+    model: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
     """Raise TypeError if the model cannot be called with these inputs."""
     function = model.forward if isinstance(model, nn.Module) else model
@@ -293,8 +291,8 @@ def check_inputs(
     except TypeError as error:
         takes = ", ".join(signature.parameters)
         raise TypeError(
-            f"{name}: the model is called once and takes ({takes}): {error}; give what it is "
-            f"called with after the model, {name}(model, {takes})"
+            f"explain_graph: the model is called once and takes ({takes}): {error}; give what it "
+            f"is called with after the model, explain_graph(model, {takes})"
         ) from None
 
 

@@ -169,9 +169,9 @@ def barriers(graph: fx.Graph) -> dict[fx.Node, int]:
     """
     count, found = 0, {}
     for node in graph.nodes:
-        count += _is_barrier(node)
-        found[node] = count
-        count += _is_barrier(node)
+        own = _is_barrier(node)
+        found[node] = count + own
+        count += 2 * own
     return found
 
 

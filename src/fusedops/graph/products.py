@@ -21,7 +21,7 @@ from fusedops.errors import FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.target import Target
 from fusedops.graph.chain import Declared, declare_layer
-from fusedops.graph.nodes import barriers, example, hint
+from fusedops.graph.nodes import example, hint
 from fusedops.graph.reductions import Product, Refused, product_of
 from fusedops.graph.region import Region
 from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each, largest, replace
@@ -69,7 +69,7 @@ def _fuse(graph: fx.Graph, product: Product, always: bool) -> Found[Linear]:
     """Fuse one linear layer with its pointwise epilogue, or say why it is left."""
     check_tensors(product.source, (product.source, product.w, product.bias))
     target = None if always else _target(product)
-    place = Place({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
+    place = Place.of(graph)
     region, declared = largest(product, place, declare_layer)
     assert declared is not None
     stops = {node.name: _short(why) for node, why in region.stops.items()}

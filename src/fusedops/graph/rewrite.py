@@ -18,7 +18,7 @@ from torch import fx
 from fusedops.errors import FusedOpsError
 from fusedops.graph.bytes_moved import Moved, moved, why_left
 from fusedops.graph.chain import Declared, Op, declare
-from fusedops.graph.nodes import barriers, example, name_of, read_as, transforms
+from fusedops.graph.nodes import example, name_of, read_as, transforms
 from fusedops.graph.patterns import match
 from fusedops.graph.reductions import Reduction, Refused, called
 from fusedops.graph.region import Region, Root, grow
@@ -97,7 +97,7 @@ def fuse_each(
 def _fuse(graph: fx.Graph, reduction: Reduction) -> Found[RowOp]:
     """Fuse one reduction with its pointwise neighbours, or say why it is left."""
     check_tensors(reduction.source, (reduction.source, reduction.gamma, reduction.beta))
-    place = Place({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
+    place = Place.of(graph)
     if len({place.barriers[node] for node in reduction.nodes}) > 1:
         raise Refused("something is written in place between its operations")
     name, what = reduction.node.name, reduction.what

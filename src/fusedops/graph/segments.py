@@ -23,6 +23,7 @@ from torch import fx
 from fusedops.functors import Functor, functor
 from fusedops.graph.nodes import (
     CASTS,
+    barriers,
     cast_of,
     dropout_of,
     example,
@@ -37,7 +38,6 @@ from fusedops.graph.nodes import (
 )
 
 __all__ = [
-    "SOURCES",
     "Place",
     "Segment",
     "ancestors",
@@ -63,6 +63,11 @@ class Place:
 
     order: dict[fx.Node, int]
     barriers: dict[fx.Node, int]
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> Place:
+        """Of a graph as it is now."""
+        return cls({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
 
 
 @dataclasses.dataclass(frozen=True)

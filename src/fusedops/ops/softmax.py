@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fusedops.declare.operator import RowParts, Statistic, WholeRow
 from fusedops.functors import Functor, check_name
-from fusedops.row_op import RowOp, check_flag
+from fusedops.row_op import RowOp, read_flag
 
 __all__ = ["LogSoftmax", "Softmax"]
 
@@ -73,7 +73,7 @@ class Softmax(RowOp):
         if empty_row not in ("zero", "nan"):
             raise ValueError(f"{name}: empty_row must be 'zero' or 'nan', got {empty_row!r}")
         constants: dict[str, Any] = {"empty_row": empty_row}
-        if check_flag(self, "lse", lse):
+        if read_flag(self, "lse", lse):
             constants["lse"] = True
         if sink is not None:
             check_name(self, "sink", sink)

@@ -194,8 +194,9 @@ class _Product:
     ) -> None:
         self._weight = weight
         self._name, self._device, self._target = name, device, Target.of(device)
-        why = found.why if isinstance(found, Choice) else ""
-        if not isinstance(found, Choice):
+        if isinstance(found, Choice):
+            why = found.why
+        else:
             self._features = found
             why = why_never(getattr(torch, found.dtype), self._target)
         if why:
