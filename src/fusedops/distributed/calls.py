@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import fusedops.distributed.calls  # noqa: F401 (defines the operator)
 from fusedops.distributed.columns import merged_columns, sharded_columns
 from fusedops.distributed.exchange import agreement, is_exchanged
 from fusedops.distributed.ready import make_operator_ready, make_ready
@@ -32,9 +31,9 @@ __all__ = ["call_on_ranks"]
 def _run(*arguments: Any) -> list[Tensor]:
     call = ForwardCall.of(arguments)
     # torch leaves out last arguments that have their default.
-    agreement, trains, sizes, *_ = *arguments[len(call) :], None, None, None
+    words, trains, sizes, *_ = *arguments[len(call) :], None, None, None
     called = call.called
-    make_operator_ready(called, call, *arguments_of(called, call), agreement, trains, sizes)
+    make_operator_ready(called, call, *arguments_of(called, call), words, trains, sizes)
     return run_forward(*call)
 
 

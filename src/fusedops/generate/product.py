@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fusedops import _runtime
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.source import CUDA_LINKAGE, Member, Members, Text, generated, of_side
 from fusedops.schedule.architectures import ProductTiling
@@ -57,11 +58,11 @@ class Factor(NamedTuple):
 
 
 def write_factors(
-    write: ArgumentWriter, patch: int, x: Factor, w: Factor, tiling: ProductTiling
+    write: ArgumentWriter, x: Factor, w: Factor, tiling: ProductTiling
 ) -> list[Member]:
     """Append the members that the product adds to an argument, and their words.
 
-    `patch` is the kind of patch that makes a tensor map of a factor. Maps are aligned to 64 bytes.
+    The runtime makes a tensor map of each factor. Maps are aligned to 64 bytes.
     """
     write.constant(x.columns, tiling.group)
     members = [Member("int64_t", "depth"), Member("int64_t", "group")]
@@ -75,7 +76,7 @@ def write_factors(
         members.append(Member("int64_t", f"unused{len(write.words)}"))
         write.constant(0)
     for name, factor in (("x_map", x), ("w_map", w)):
-        write.patches.append((len(write.words), patch, factor.slot))
+        write.patches.append((len(write.words), _runtime.TENSOR_MAP, factor.slot))
         write.constant(*factor.described)
         members.append(Member("alignas(64) gemm::TensorMap", name))
     return members
@@ -129,6 +130,6 @@ fusedops_kernel(const __grid_constant__ Arguments a) {{
       a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group{", a.batch" * batched});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
-              "product_kernels.py and gemm/pipeline.cuh disagree");
+              "architectures.py and gemm/pipeline.cuh disagree");
 """,
     )

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fusedops.bind.geometry import Geometry
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.generate.target import Target
-    from fusedops.generate.views import View
     from fusedops.plan.placing import Outline
     from fusedops.plan.reading import Reading
     from fusedops.plan.wanted_gradients import WantedGradients

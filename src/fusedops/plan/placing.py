@@ -272,8 +272,9 @@ def columns_apart(bound: Bound) -> bool:
     """Whether some tensor's reduced dimensions do not merge into one, so that it needs a copy."""
     if len(bound.reduced) == 1:
         return False
-    parts = [*parts_of(bound).values()]
-    return None in placed(bound, parts, row_numbers(bound, outline_of(bound))).placed
+    outline = outline_of(bound)
+    parts = [*parts_of(bound, outline).values()]
+    return None in placed(bound, parts, row_numbers(bound, outline)).placed
 
 
 def _dense_cure(

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from fusedops.jit import env
-from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import as_factor, linear, multiply, rows_of
 from fusedops.product.product_backward import ProductBackward
 from fusedops.product.recorded import record_gradient
@@ -56,7 +55,7 @@ def factor_gradients(
         dx = None if dx is None else dx.sum_to_size(x_shape)
         dw = None if x is None else multiply(dz.mT, x).sum_to_size(w_shape)
     elif x is not None:
-        dw = rows_of(dz).mT @ rows_of(x)
+        dw = _of_weight(dz, x)
     return dx, dw
 
 

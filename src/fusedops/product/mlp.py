@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,9 +38,6 @@ from fusedops.product.torch_op import (
 )
 from fusedops.product.torch_op_mlp import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MLP"]
 

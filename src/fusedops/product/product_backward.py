@@ -280,7 +280,7 @@ class ProductGradient:
                 view = View(STORAGE[torch.float32], Placed((columns,), 1), 4, patch, False)
             cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
             members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
-        return members + write_factors(write, _runtime.TENSOR_MAP, *self.factors, self.tiling)
+        return members + write_factors(write, *self.factors, self.tiling)
 
     def types(self, call: Call) -> None:
         """Tensor maps are made of the sizes."""
@@ -300,7 +300,7 @@ def gradient_variants(
     arguments: Mapping[str, Any],
     target: Target,
 ) -> Iterator[Variant]:
-    """The kernels of a call on a target, if one multiplies there; as `describe` and `chosen`."""
+    """The kernels of a call on a target, if one kernel runs it there."""
     tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
     if tiling is None:
         return

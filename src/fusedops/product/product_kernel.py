@@ -136,7 +136,7 @@ class Product:
         """Write y and the factors."""
         assert self.factors is not None
         members = [Member(write.output("y"), "y")]
-        return members + write_factors(write, _runtime.TENSOR_MAP, *self.factors, self.tiling)
+        return members + write_factors(write, *self.factors, self.tiling)
 
     def types(self, call: Call) -> None:
         """Tensor maps are made of the sizes."""

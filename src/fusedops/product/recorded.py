@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fusedops.map import Map
     from fusedops.prebuild.recording import Signature
 
-__all__ = ["record", "variants"]
+__all__ = ["record", "record_gradient", "variants"]
 
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear layer whose input is made again, and the gradient before it, where torch compiles.
 
-- ``fusedops::linear_recomputed(h, w2, bias, x, w1, tensors, names, numbers, op)`` is the layer of
-  `recomputed`: autograd sees y as a function of all but h. ``tensors`` are z, by the name "x",
-  operands, and what dropouts start from, by the name "generator"; ``op`` is the text of what made
-  h of z.
+- ``fusedops::linear_recomputed(h, w2, bias, x, w1, tensors, names, numbers, op)`` is that function
+  of `product.autograd`: autograd sees y as a function of all but h. ``tensors`` are z, by the name
+  "x", operands, and what dropouts start from, by the name "generator"; ``op`` is the text of what
+  made h of z.
 - ``fusedops::product_backward(dy, w2, tensors, names, numbers, op, wanted)`` gives the gradients
   between the products: those named in ``wanted``, "w2" and "x" (for z) among them.
 

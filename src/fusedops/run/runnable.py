@@ -57,9 +57,9 @@ class Runnable(CalledOp, Declaration):
     Attributes:
         trained: The dispatcher of calls that also return row statistics for the backward pass, as
             the last element of a tuple.
-        recipes: Which tensors a forward pass saves (`autograd.Recipe`), by which of x and the
+        recipes: Which tensors a forward pass saves (`recipe.Recipe`), by which of x and the
             operands need gradients.
-        merging: The layouts of calls whose reduced dimensions are known to merge (`run.merging`).
+        merging: The layouts of calls whose reduced dimensions are known to merge (`contiguous`).
         gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
             are wanted, whether y is read in place of x, and the names of the saved streams that
             have a gradient.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
+from fusedops.bind.bind import drops
 from fusedops.bind.scalars import check_draw
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
@@ -58,11 +59,7 @@ class OpCall(NamedTuple):
     @property
     def draws(self) -> bool:
         """Whether some dropout acts."""
-        if self.options.get("training", True):
-            for p in self.op.probabilities:
-                if self.operands.get(p, 0) > 0:
-                    return True
-        return False
+        return drops(self.op, {**self.operands, **self.options})
 
 
 class ForwardCall(NamedTuple):
@@ -171,12 +168,10 @@ _TYPES: dict[Any, str] = {
     Sequence[float]: "float[]",
     Sequence[int]: "SymInt[]",
     Sequence[int] | None: "SymInt[]?",
-    Sequence[str] | None: "str[]?",
     tuple[int, ...]: "int[]",
     torch.dtype: "ScalarType",
     str: "str",
     bool: "bool",
-    int: "int",
 }
 
 
