@@ -38,7 +38,8 @@ from fusedops.prebuild.recording import Signature, of_call
 from fusedops.product import recorded
 from fusedops.product.choice import bind_store
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
-from fusedops.testing import force_launch, last_schedule
+from fusedops.testing import force_launch
+from fusedops.tuning.problem import implementation_of_last
 
 SIZES = (
     (16384, 1024, 1024),
@@ -214,12 +215,6 @@ class Stores:
             x, first, second = _randn(self, m, k), _randn(self, m, n), _randn(self, m, n)
             found.append({"x": x, "w": w, "b": b, "r": first, "g": first, "u": second})
         return found
-
-
-def implementation_of_last() -> str:
-    """What ran the call before."""
-    ran = last_schedule()
-    return ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]
 
 
 def check(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from errors import Errors, errors_of
-from gemm import HALVES, SIZES, implementation_of_last
+from gemm import HALVES, SIZES
 from peers import SkipError
 from points import DTYPES, Selection
 from rich.table import Table
@@ -21,6 +21,7 @@ from stores import STORES, Store
 from torch import Tensor
 
 from fusedops.schedule.launch import IMPLEMENTATIONS
+from fusedops.tuning.problem import implementation_of_last
 
 ROWS = 2048
 SHARES = ("rms of the row's largest", "max of the row's largest")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from gemm import HALVES, Ways, check, compared, implementation_of_last
+from gemm import HALVES, Ways, check, compared
 from maps import gelu
 from points import DTYPES, Selection
 from results import Result
@@ -24,6 +24,7 @@ from training import step
 import fusedops as fo
 from fusedops.schedule.launch import IMPLEMENTATIONS, ProductConfig
 from fusedops.testing import force_launch
+from fusedops.tuning.problem import implementation_of_last
 
 SCALE = 0.125
 

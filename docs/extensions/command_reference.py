@@ -22,10 +22,9 @@ def help_of(words):
     """The help of a command, such as ``["cache", "clear"]``, 100 columns wide."""
     command = typer.main.get_command(app)
     context = click.Context(command, info_name="fusedops", max_content_width=100, terminal_width=98)
-    for word in words:
+    for word in words:  # A command within another one inherits the widths.
         command = command.commands[word]
-        settings = {"max_content_width": 100, "terminal_width": 98}
-        context = click.Context(command, info_name=word, parent=context, **settings)
+        context = click.Context(command, info_name=word, parent=context)
     return command.get_help(context)
 
 

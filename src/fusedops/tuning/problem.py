@@ -33,7 +33,15 @@ from fusedops.testing.report import narrowed
 from fusedops.tuning import clock
 from fusedops.tuning.search import Config, Implementations, Kernel
 
-__all__ = ["Problem", "fewer_rows", "fewer_rows_of_factor", "filled", "kernel_of", "of_pass"]
+__all__ = [
+    "Problem",
+    "fewer_rows",
+    "fewer_rows_of_factor",
+    "filled",
+    "implementation_of_last",
+    "kernel_of",
+    "of_pass",
+]
 
 #: Elements of x in the call that is checked.
 CHECKED = 1 << 23
@@ -104,11 +112,16 @@ class Problem:
     def _check_ran(self, config: Config) -> None:
         if self.why is None or not isinstance(config, ProductConfig):
             return
-        ran = (last_schedule() or "").partition(",")[0]  # "Together, gradient"
-        if (ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]) != config.implementation:
+        if implementation_of_last() != config.implementation:
             raise UnsupportedError(
                 f"{self.name}: {config.implementation} does not run this call: {self.why()}"
             )
+
+
+def implementation_of_last() -> str:
+    """What ran the last call of a product, one of `IMPLEMENTATIONS`."""
+    ran = (last_schedule() or "").partition(",")[0]  # "Together, gradient"
+    return ran if ran in IMPLEMENTATIONS else IMPLEMENTATIONS[0]
 
 
 def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]) -> Problem:
