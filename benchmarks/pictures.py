@@ -3,8 +3,9 @@
 """The README's two pictures: `python benchmarks/pictures.py results/h200.csv [FOLDER]`.
 
 `bytes.svg` has the bytes that each call of a chain reads and writes, and those of the fused op, to
-one scale. `speed.svg` has times beside others. Both are transparent, in colours that show on white
-and on black alike, and the same CSV gives the same bytes.
+one scale. `speed.svg` has times beside others. Both are narrow, so that a phone shows their words
+at a size that can be read. They are transparent, in colours that show on white and on black alike,
+and the same CSV gives the same bytes.
 """
 
 import html
@@ -19,6 +20,7 @@ from sheet import read
 
 TEXT = "#808890"
 GIGA = 1e9
+WIDTH, LEFT = 480, 16
 
 #: The chain of the bytes: its case in the CSV, and x's shape; elements have 16 bits.
 CASE = "attention softmax (8, 16, 1024, 1024), p = 0.1"
@@ -47,7 +49,7 @@ def calls() -> list[Call]:
     x, bias, mask = 2 * math.prod(SHAPE), 2 * math.prod(rest), batch * SHAPE[-1]
     return [
         Call("scale", x, x),
-        Call("+ pair bias", x + bias, x),
+        Call("bias", x + bias, x),
         Call("mask", x + mask, x),
         Call("softmax", x, x),
         Call("dropout", x, x + x // 2),  # The mask that the backward pass needs: a byte an element.
@@ -69,12 +71,12 @@ def groups(rows: Sequence[Cells]) -> list[Bars]:
             (
                 "flagship_backward",
                 CASE,
-                "attention softmax with pair bias and dropout 0.1, both passes",
+                "attention softmax, pair bias, dropout 0.1, both passes",
             ),
             (
                 "flagship_backward",
                 "residual LayerNorm (49152, 1024), p = 0.1",
-                "LayerNorm with bias, dropout 0.1 and residual, both passes",
+                "LayerNorm, bias, dropout 0.1, residual, both passes",
             ),
             ("sweep", "softmax forward float16 (49152, 4096)", "softmax, forward"),
             ("sweep", "layer_norm backward float16 (49152, 4096)", "LayerNorm, backward"),
@@ -82,7 +84,7 @@ def groups(rows: Sequence[Cells]) -> list[Bars]:
             (
                 "gemm",
                 "bias, GELU, float16, 16384 x 4096 x 1024, forward",
-                "linear layer with bias and GELU, forward",
+                "linear layer, bias, GELU, forward",
             ),
         )
     ]
@@ -117,12 +119,12 @@ def _beside(taken: dict[str, Cells], caption: str) -> Bars:
     return Bars(caption, shown, frozenset(row["date"] for row in [taken[OURS], *peers.values()]))
 
 
-def _svg(width: int, height: int, title: str, body: Iterable[str]) -> str:
+def _svg(height: int, title: str, body: Iterable[str]) -> str:
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" font-family="system-ui, sans-serif" '
-            f'font-size="13" fill="{TEXT}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img" font-family="system-ui, sans-serif" '
+            f'font-size="15" fill="{TEXT}">',
             f"<title>{html.escape(title)}</title>",
             *body,
             "</svg>",
@@ -145,78 +147,63 @@ def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 def bytes_picture() -> str:
     """The bytes of the chain and of the fused op, to scale."""
-    left, width, height = 16, 860, 196
     chain, fused = calls(), fused_bytes()
     total = sum(call.read + call.written for call in chain)
-    scale = (width - 2 * left) / total
-    body = [
-        _text(
-            left,
-            22,
-            f"five calls of torch: {total / GIGA:.2f} GB read and written",
-            font_weight="bold",
-        )
-    ]
-    at = float(left)
+    scale = (WIDTH - 2 * LEFT) / total
+    body = [_text(LEFT, 24, f"five calls of torch: {total / GIGA:.2f} GB", font_weight="bold")]
+    at = float(LEFT)
     for call in chain:
         long = (call.read + call.written) * scale
-        body.append(_bar(at, 34, long - 2, 34, COLOURS["torch eager"]))
-        body.append(_text(at + long / 2, 56, call.name, fill="#ffffff", text_anchor="middle"))
+        body.append(_bar(at, 36, long - 2, 38, COLOURS["torch eager"]))
+        body.append(_text(at + long / 2, 60, call.name, fill="#ffffff", text_anchor="middle"))
         at += long
-    body.append(_text(left, 104, f"one fused op: {fused / GIGA:.2f} GB", font_weight="bold"))
-    body.append(_bar(left, 116, fused * scale - 2, 34, COLOURS[OURS]))
+    body.append(_text(LEFT, 106, f"one fused op: {fused / GIGA:.2f} GB", font_weight="bold"))
+    body.append(_bar(LEFT, 118, fused * scale - 2, 38, COLOURS[OURS]))
     body.append(
-        _text(left + fused * scale / 2, 138, "all five", fill="#ffffff", text_anchor="middle")
+        _text(LEFT + fused * scale / 2, 142, "all five", fill="#ffffff", text_anchor="middle")
     )
     shape = " x ".join(str(size) for size in SHAPE)
-    body.append(
-        _text(
-            left,
-            180,
-            f"Scores of {shape} in float16, a pair bias that the batch shares; "
-            "each call reads its inputs and writes its results once.",
-            font_size=12,
-        )
-    )
-    return _svg(width, height, "Bytes moved by the unfused chain and by the fused op", body)
+    body.append(_text(LEFT, 182, f"bytes read and written; x is {shape}, float16", font_size=14))
+    return _svg(196, "Bytes moved by the unfused chain and by the fused op", body)
 
 
 def speed_picture(rows: Sequence[Cells]) -> str:
     """Times beside others, as multiples of ours."""
-    width, left, row, gap = 860, 420, 13, 12
+    row, gap = 16, 14
     shown = groups(rows)
-    scale = (width - left - 56) / max(
+    scale = (WIDTH - 2 * LEFT - 40) / max(
         time / bars.times[OURS] for bars in shown for time in bars.times.values()
     )
     body = [
-        _text(16, 22, "time as a multiple of fusedops' (shorter is faster)", font_weight="bold")
+        _text(LEFT, 24, "time as a multiple of fusedops' (lower is faster)", font_weight="bold")
     ]
-    at = 16.0
+    at = float(LEFT)
     for by in (OURS, *PEERS):
-        body.append(_bar(at, 36, 12, 12, COLOURS[by]))
-        body.append(_text(at + 18, 47, by))
-        at += 36 + 8 * len(by)
-    top = 66.0
+        body.append(_bar(at, 39, 12, 12, COLOURS[by]))
+        body.append(_text(at + 17, 50, by))
+        at += 34 + 8.5 * len(by)
+    top = 80.0
     for bars in shown:
-        middle = top + len(bars.times) * row / 2 + 4
-        body.append(_text(left - 12, middle, bars.caption, text_anchor="end", font_size=12))
+        body.append(_text(LEFT, top, bars.caption))
+        top += 7
         for by, time in bars.times.items():
             ratio = time / bars.times[OURS]
-            body.append(_bar(left, top, ratio * scale, row - 2, COLOURS[by]))
+            body.append(_bar(LEFT, top, ratio * scale, row - 2, COLOURS[by]))
             body.append(
-                _text(left + ratio * scale + 5, top + row - 3, f"{ratio:.2f}", font_size=11)
+                _text(LEFT + ratio * scale + 6, top + row - 4, f"{ratio:.2f}", font_size=14)
             )
             top += row
-        top += gap
+        top += gap + 14
     dates = sorted(date for bars in shown for date in bars.dates)
     for said in (
-        f"One NVIDIA H200, {dates[0]} to {dates[-1]}. Ops: float16; softmax, LayerNorm, RMSNorm: "
-        "49152 rows of 4096.",
-        "Training steps: bfloat16 under autocast, from CUDA graphs; ours patched and compiled.",
+        f"One NVIDIA H200, {dates[0]} to {dates[-1]}.",
+        "Ops: float16; softmax and norms alone: 49152 rows of 4096.",
+        "Training steps: bfloat16 under autocast, from CUDA graphs;",
+        "ours patched and compiled.",
     ):
-        body.append(_text(16, top + 10, said, font_size=12))
-        top += 16
-    return _svg(width, int(top) + 8, "Time of fusedops and of others", body)
+        body.append(_text(LEFT, top, said, font_size=14))
+        top += 19
+    return _svg(int(top), "Time of fusedops and of others", body)
 
 
 def main(

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python docs/explanation/pictures.py`: draw the pictures of these pages, as SVG.
 
-Each is a card with a background of its own: it reads the same on a light and on a dark page.
+Each is a card with a background of its own: it reads the same on a light and on a dark page. It is
+480 wide, so that a phone shows its words at a size that can be read.
 """
 
 from pathlib import Path
 
 HERE = Path(__file__).parent
+WIDTH = 480
 INK, QUIET, PAPER = "#1f2328", "#59636e", "#f8f8f6"
 COLOURS = {"load": "#cfe3f7", "reduce": "#f5deb3", "store": "#d3ecd3", "memory": "#e3e3e0"}
 
@@ -34,7 +36,7 @@ def arrow(x1, y1, x2, y2):
     )
 
 
-def words(x, y, text, anchor="start", colour=QUIET, size=13):
+def words(x, y, text, anchor="start", colour=QUIET, size=14):
     """A remark."""
     return (
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}" font-size="{size}">'
@@ -42,15 +44,15 @@ def words(x, y, text, anchor="start", colour=QUIET, size=13):
     )
 
 
-def page(width, height, title, *parts):
+def page(height, title, *parts):
     """A whole picture."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'role="img" font-family="system-ui, sans-serif" font-size="14" fill="{INK}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'role="img" font-family="system-ui, sans-serif" font-size="15" fill="{INK}">'
         f"<title>{title}</title>"
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{INK}"/></marker></defs>'
-        f'<rect width="{width}" height="{height}" rx="10" fill="{PAPER}"/>{"".join(parts)}</svg>\n'
+        f'<rect width="{WIDTH}" height="{height}" rx="10" fill="{PAPER}"/>{"".join(parts)}</svg>\n'
     )
 
 
@@ -63,86 +65,75 @@ def chain():
         ("softmax", "reduce"),
         ("Dropout", "store"),
     ]
-    parts = [words(20, 32, "One fused kernel: memory is touched at both ends", colour=INK, size=15)]
-    parts += [box(20, 54, 70, "x", "memory"), arrow(90, 72, 118, 72)]
-    x = 120
-    for name, kind in fused:
-        parts.append(box(x, 54, 88, name, kind))
-        parts.append(arrow(x + 88, 72, x + 106, 72))
-        x += 108
-    parts.append(box(x, 54, 70, "y", "memory"))
-    parts += [
-        words(282, 112, "LOAD", "middle"),
-        words(488, 112, "reduction", "middle"),
-        words(596, 112, "STORE", "middle"),
-        words(
-            20,
-            158,
-            "In eager torch each step reads and writes all of it",
-            colour=INK,
-            size=15,
-        ),
+    parts = [
+        words(20, 32, "One fused kernel", colour=INK, size=16),
+        words(20, 52, "reads x once, writes y once"),
+        words(250, 32, "Eager torch", colour=INK, size=16),
+        words(250, 52, "reads and writes in each step"),
     ]
-    x = 20
+    y = 70
+    parts += [box(20, y, 110, "x", "memory", 24), arrow(75, y + 24, 75, 162)]
     for k, (name, kind) in enumerate(fused):
-        parts.append(box(x, 178, 56, "x" if k == 0 else "", "memory", 30))
-        parts.append(arrow(x + 56, 193, x + 60, 214))
-        parts.append(box(x + 30, 216, 82, name, kind))
-        parts.append(arrow(x + 112, 216, x + 132, 204))
-        x += 128
-    parts.append(box(x, 178, 56, "y", "memory", 30))
-    return page(760, 270, "A chain as one kernel and as five", *parts)
+        parts.append(box(20, 162 + 36 * k, 110, name, kind))
+    parts += [arrow(75, 342, 75, 425), box(20, 425, 110, "y", "memory", 24)]
+    parts += [words(140, 221, "LOAD"), words(140, 293, "reduction"), words(140, 329, "STORE")]
+    for k, (name, kind) in enumerate(fused):
+        parts.append(box(300, y, 110, "" if k else "x", "memory", 24))
+        parts.append(arrow(355, y + 24, 355, y + 36))
+        parts.append(box(300, y + 37, 110, name, kind, 22))
+        parts.append(arrow(355, y + 59, 355, y + 71))
+        y += 71
+    parts.append(box(300, y, 110, "y", "memory", 24))
+    return page(470, "A chain as one kernel and as five", *parts)
 
 
 def steps():
     """What the first call does, and what every later one does."""
-    first = ["declaration", "check the/call", "choose a/schedule", "write/C++", "compile", "plan"]
-    parts = [words(20, 32, "The first call with new dtypes", colour=INK, size=15)]
-    x = 20
-    for name in first:
-        parts.append(box(x, 50, 96, name, "load", 46))
-        parts.append(arrow(x + 96, 73, x + 114, 73))
-        x += 116
-    parts.append(box(x, 50, 80, "launch", "store", 46))
-    parts.append(words(500, 118, "kept on disk, by content", "middle"))
-    parts.append(words(636, 118, "kept in C++", "middle"))
-    parts.append(words(20, 158, "Every later call", colour=INK, size=15))
-    for x, name in ((20, "find the/plan"), (136, "write pointers/and numbers")):
-        parts.append(box(x, 174, 96 if x == 20 else 116, name, "reduce", 46))
+    parts = [words(20, 32, "The first call with new dtypes", colour=INK, size=16)]
+    rows = (
+        (50, ["declaration", "check the/call", "choose a/schedule", "write/C++"]),
+        (134, ["compile", "plan", "launch"]),
+    )
+    for y, names in rows:
+        for k, name in enumerate(names):
+            x = 20 + 114 * k
+            parts.append(box(x, y, 96, name, "store" if name == "launch" else "load", 46))
+            if name != names[-1]:
+                parts.append(arrow(x + 96, y + 23, x + 112, y + 23))
+    turn = '<path d="M410 96 V115 H68 V132" fill="none" stroke="{}" stroke-width="1.5" {}/>'
     parts += [
-        arrow(116, 197, 134, 197),
-        arrow(252, 197, 270, 197),
-        box(272, 174, 80, "launch", "store", 46),
-        words(376, 202, "in C++, without Python in between"),
+        turn.format(INK, 'marker-end="url(#head)"'),
+        words(68, 200, "kept on disk", "middle"),
+        words(182, 200, "kept in C++", "middle"),
+        words(20, 242, "Every later call", colour=INK, size=16),
+        box(20, 258, 96, "find the/plan", "reduce", 46),
+        arrow(116, 281, 132, 281),
+        box(134, 258, 130, "write pointers/and numbers", "reduce", 46),
+        arrow(264, 281, 280, 281),
+        box(282, 258, 96, "launch", "store", 46),
+        words(20, 326, "in C++, without Python in between"),
     ]
-    return page(820, 244, "From a declaration to a launch", *parts)
+    return page(344, "From a declaration to a launch", *parts)
 
 
 def row():
     """How a row is cut among the threads of a block."""
-    parts = [words(20, 32, "A row of 32 columns, cut for 4 threads", colour=INK, size=15)]
+    parts = [words(20, 32, "A row of 32 columns, cut for 4 threads", colour=INK, size=16)]
     kinds = ["load", "reduce", "store", "memory"]
     for pack in range(8):
         thread = pack % 4
-        parts.append(box(20 + 84 * pack, 50, 84, f"pack {pack}", kinds[thread], 34))
-        parts.append(words(62 + 84 * pack, 102, f"thread {thread}", "middle"))
+        parts.append(box(20 + 55 * pack, 50, 55, f"pack/{pack}", kinds[thread], 42))
+        parts.append(words(47.5 + 55 * pack, 110, "thread", "middle"))
+        parts.append(words(47.5 + 55 * pack, 127, str(thread), "middle"))
     parts += [
-        words(
-            20,
-            132,
-            "A pack: 4 neighbouring columns, one vector access. A tile: a thread's packs.",
-        ),
-        words(20, 166, "1. Each thread adds up its tile.", colour=INK),
-        words(20, 188, "2. The lanes of a warp meet by shuffles.", colour=INK),
-        words(20, 210, "3. The warps of a block meet once, in shared memory.", colour=INK),
-        words(
-            20,
-            232,
-            "4. The blocks of a cluster meet once, if a row needs several.",
-            colour=INK,
-        ),
+        words(20, 156, "A pack: 4 neighbouring columns, one vector access."),
+        words(20, 176, "A tile: all packs of one thread."),
+        words(20, 210, "1. Each thread adds up its tile.", colour=INK, size=15),
+        words(20, 234, "2. The lanes of a warp add up by shuffles.", colour=INK, size=15),
+        words(20, 258, "3. The warps of a block add up in shared memory.", colour=INK, size=15),
+        words(20, 282, "4. So do the blocks of a cluster, for a long row.", colour=INK, size=15),
     ]
-    return page(712, 252, "How a row is cut", *parts)
+    return page(300, "How a row is cut", *parts)
 
 
 if __name__ == "__main__":
