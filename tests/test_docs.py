@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every code block of docs/: C++ becomes the header that it names, and Python is executed.
 
+A block of text after one of Python is what that prints.
+
 What the walk-through of docs/how-to/functor-in-cpp.md makes, `LayerScale`, is then held to torch on
 each device. test_tutorials.py runs the tutorials, and .ci/run builds the site.
 """
 
+import contextlib
 import copy
 import importlib
+import io
 import pickle
 import re
 import shutil
@@ -44,7 +48,7 @@ def run_blocks(page, tmp_path, monkeypatch):
     if "from transformers import" in text:
         pytest.importorskip("transformers", reason="transformers is not installed")
     include = tmp_path / "include"
-    defined = {}
+    defined, printed = {}, ""
     torch.manual_seed(0)
     for match in FENCED.finditer(text):
         language, block = match.groups()
@@ -52,7 +56,11 @@ def run_blocks(page, tmp_path, monkeypatch):
             # Padded, so that a traceback shows the page's own line.
             lines = text[: match.start(2)].count("\n")
             defined = {"__name__": page.stem}
-            exec(compile("\n" * lines + block, str(page), "exec"), defined)
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(compile("\n" * lines + block, str(page), "exec"), defined)
+            printed = output.getvalue()
+        elif language == "text":
+            assert anywhere(block) == anywhere(printed)
         elif language != "{eval-rst}":
             # Any other block would be one that nothing executes.
             assert language == "cpp"
@@ -66,6 +74,12 @@ def run_blocks(page, tmp_path, monkeypatch):
             assert named, "a header's first line names it"
             (include / named[1]).write_text(block)
     return defined
+
+
+def anywhere(printed):
+    """What is printed, without the machine's level and the state of its cache."""
+    printed = re.sub(r"x86-64-v\d|aarch64", "LEVEL", printed.rstrip())
+    return re.sub(r"^(  variant  ).*", r"\1", printed, flags=re.MULTILINE)
 
 
 def compile_block(block, tmp_path):
