@@ -29,6 +29,7 @@ import beside  # noqa: E402
 import cells  # noqa: E402
 import counters  # noqa: E402
 import errors  # noqa: E402
+import figures  # noqa: E402
 import functors  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
@@ -737,6 +738,26 @@ class TestBeside:
     def test_rows_are_held_to_the_peers_target(self, rows):
         found = {cell.group for cell in cells.cells(rows)}
         assert found == {"shapes of training"}
+
+    def test_the_table_says_who_is_first(self):
+        found = []
+        for direction, ratios in (
+            ("forward", {"QuACK": 1.004, "cuDNN": 1.25}),
+            ("backward", {"QuACK": 0.9, "cuDNN": 0.95}),
+        ):
+            point = Point("rms_norm", direction, "float16", 16384, 4096)
+            found.append(Result("beside", point.case, "fusedops", 1.0, 0, 0.8, point=point))
+            found += [
+                Result("beside", point.case, by, ratio, beside=1.0, point=point)
+                for by, ratio in ratios.items()
+            ]
+        day = {"date": "2026-11-28", "device": "a GPU", "torch": "2.11.0"}
+        text = figures._training([row | day for row in made(*found)])
+        assert "a GPU, torch 2.11.0, 2026-11-28." in text
+        assert "| RMSNorm, forward | 16384 x 4096 | 80 | 1.00 | 1.25 | level |" in text
+        assert "| RMSNorm, backward | 16384 x 4096 | 80 | 0.90 | 0.95 | **QuACK, 10 %** |" in text
+        assert figures._first({"cuDNN": 1.25}) == "fusedops, 20 %"
+        assert figures._training([]) == ""
 
     def test_what_is_near(self):
         wanted = torch.randn(64, dtype=torch.float16)
