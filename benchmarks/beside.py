@@ -9,7 +9,7 @@ chosen before, with the machine to itself.
 
 import functools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,10 +74,9 @@ class Shape:
     def prepare(self) -> None:
         """Builds and compiles, and compares with torch's result."""
         # All of them first: torch.compile forgets what it has compiled when it is asked for more.
-        for pair in self.pairs:
-            self.functions[pair], self.reasons[pair] = attempt(
-                functools.partial(pair[1].function, pair[0])
-            )
+        for point, rival in self.pairs:
+            made = self._attempt(point, rival, functools.partial(rival.function, point))
+            self.functions[point, rival] = made
         wanted: dict[Point, list[Tensor]] = {}
         for point, rival in self.pairs:
             if not self.functions[point, rival]:
@@ -87,11 +86,19 @@ class Shape:
                 buffers = Buffers(point, 1)
                 eager = PEERS["eager"]
                 wanted[point] = self._results(point, eager, eager.function(point), buffers)
-            _, self.reasons[point, rival] = attempt(
-                functools.partial(self._check, point, rival, buffers, wanted[point])
-            )
+            check = functools.partial(self._check, point, rival, buffers, wanted[point])
+            self._attempt(point, rival, check)
         del wanted, buffers
         free(torch.device("cuda"))
+
+    def _attempt(self, point: Point, rival: Rival, work: Callable[[], Any]) -> Any:
+        """What was made, and why not in `reasons`; RuntimeError where the device is lost by it."""
+        try:
+            made, self.reasons[point, rival] = attempt(work)
+        except RuntimeError as error:
+            said = str(error).strip().partition("\n")[0]
+            raise RuntimeError(f"{rival.by}, {point.case}: {said}") from error
+        return made
 
     def _check(self, point: Point, rival: Rival, buffers: Buffers, wanted: list[Tensor]) -> None:
         results = self._results(point, rival, self.functions[point, rival], buffers)
@@ -108,9 +115,15 @@ class Shape:
 
     @torch.no_grad()
     def run(self) -> list[Result]:
-        """Times all that gave the right result, op by op."""
-        points = dict.fromkeys(point for point, _ in self.pairs)
-        return [row for point in points for row in self._point(point)]
+        """Times all that gave the right result, op by op; none after one that lost the device."""
+        found: list[Result] = []
+        for point in dict.fromkeys(point for point, _ in self.pairs):
+            try:
+                found += self._point(point)
+            except RuntimeError as error:
+                said = str(error).partition("\n")[0][:200]
+                found.append(Result(PART, point.case, "all", note=f"failed: {said}"))
+        return found
 
     def _point(self, point: Point) -> Iterator[Result]:
         rivals = [rival for other, rival in self.pairs if other == point]
@@ -118,9 +131,8 @@ class Shape:
         for rival in rivals:
             if not self.reasons[point, rival]:
                 function = self.functions[point, rival]
-                graph, self.reasons[point, rival] = attempt(
-                    functools.partial(captured, rival, point, buffers, function)
-                )
+                work = functools.partial(captured, rival, point, buffers, function)
+                graph = self._attempt(point, rival, work)
                 if graph:
                     graphs[rival] = graph
         plain = [Captured(each) for each in copies(point.bytes, point.reads, point.writes)]

@@ -287,7 +287,7 @@ class Cudnn(Rival):
     wide = True
 
     def function(self, point: Point) -> Function:
-        norm = importlib.import_module("cudnn").ops.norm
+        norm = importlib.import_module("cudnn.ops.norm")
         if point.op == "rms_norm":
             return functools.partial(norm.rms_norm, eps=RMS_NORM_EPS)
         if point.op == "layer_norm":

@@ -188,11 +188,12 @@ def calls(
     plain, count = PLAIN[point.op], min(buffers.count, sets(point.moved))
     given = _sets([buffers.stream(name)[:count] for name in ("x", *plain.streams)])
     vectors = buffers.vectors[: len(plain.parameters)]
+    torch.cuda.synchronize()  # The buffers were filled on another stream.
     if point.direction == "forward":
         parameters = rival.parameters(point, vectors)
         return [functools.partial(function, *of_call, *parameters) for of_call in given]
     upstream = _sets([buffers.stream(f"d{name}")[:count] for name in ("y", *plain.streams)])
-    torch.cuda.synchronize()  # The buffers were filled on another stream.
+    torch.cuda.synchronize()
     with torch.cuda.stream(side_stream()):
         parameters = rival.parameters(point, vectors)
         return [
