@@ -23,10 +23,14 @@ COLOURS = {
     "torch.compile": "#3f8fd9",
     "torch.compile, max-autotune": "#28a5a5",
     "Liger": "#a66fd0",
+    "Liger, CuTe DSL": "#c9a0e8",
     "QuACK": "#4fa34a",
+    "QuACK, tuned": "#96c96f",
+    "cuDNN": "#b58b22",
+    "FlashInfer": "#d9668f",
 }
-#: Parts whose points have peers.
-GRIDS = ("sweep", "few_rows")
+#: Parts whose points have peers, and what their targets beside these are counted as.
+GRIDS = {"sweep": "best peer", "few_rows": "few rows", "beside": "shapes of training"}
 #: Those beside whom pages and pictures show single ops.
 PEERS = ("torch eager", "torch.compile", "Liger")
 
@@ -114,10 +118,11 @@ def beside_peers(rows: Sequence[Cells]) -> Iterator[Cell]:
     for row in rows:
         if row["part"] in GRIDS and row["by"] != OURS and row["ratio"]:
             ratio, target = float(row["ratio"]), targets.beside(point_of(row), row["by"])
-            group = "best peer" if row["part"] == "sweep" else "few rows"
             short, said = 100 * (1 - ratio / target), f"{ratio:.3f} x {row['by']}"
-            cell = Cell(group, row["case"], f">= {target:g} x", short, ratio >= target, said)
-            key = group, cell.name
+            cell = Cell(
+                GRIDS[row["part"]], row["case"], f">= {target:g} x", short, ratio >= target, said
+            )
+            key = cell.group, cell.name
             if key not in worst or short > worst[key].short:
                 worst[key] = cell
     yield from worst.values()

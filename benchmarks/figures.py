@@ -27,6 +27,56 @@ CHAINS = {
     "attention softmax (8, 16, 1024, 1024), p = {p}": "attention softmax",
     "residual LayerNorm (49152, 1024), p = {p}": "residual LayerNorm",
 }
+#: What the CSV has no rows of: what, where, who takes less time, and how much less.
+SEEN = (
+    "Measured on 2026-11-28 on one NVIDIA H200 (driver 580, torch 2.11.0); the CSV files have no "
+    "rows of it yet. Less time is a share of fusedops' time. Products are in float16, the rest in "
+    "float16 and bfloat16. QuACK's tiles and configurations are those that its trials find."
+)
+SEEN_NORMS = (
+    ("RMSNorm, backward", "16384 x 4096", "cuDNN", "4 to 5 %"),
+    ("", "8192 x 8192", "QuACK, cuDNN", "7 to 8 %, 3 to 9 %"),
+    ("", "4096 x 16384", "QuACK, cuDNN", "2 to 4 %, 1 to 3 %"),
+    ("LayerNorm, backward", "4096 x 16384", "QuACK, cuDNN", "8 %, 1 to 2 %"),
+    ("", "8192 x 8192", "QuACK", "1 to 2 %"),
+    ("", "16384 x 4096", "cuDNN", "0 to 2 %"),
+    ("RMSNorm, forward", "32768 x 256, 131072 x 128", "torch.compile, QuACK", "3 to 5 %, 2 to 3 %"),
+    ("", "8192 x 8192, 4096 x 16384, 49152 x 1024", "torch.compile, QuACK", "1 to 2 %"),
+    ("LayerNorm, forward", "32768 x 256, 131072 x 128", "torch.compile, QuACK", "3 %, 1 to 2 %"),
+    ("softmax, backward", "16384 x 4096", "torch.compile", "2 %"),
+    ("", "8192 x 32768", "Liger, torch.compile", "2 to 3 %, 1 to 2 %"),
+)
+SEEN_OTHERS = (
+    ("Linear with a softcap of one's own", "all seven sizes of `gemm`", "QuACK", "3 to 18 %"),
+    (
+        "Linear with bias and GELU",
+        "16384 x 1024 x 1024, 16384 x 4096 x 1024, 512 x 4096 x 4096, 10007 x 3000 x 1000",
+        "QuACK",
+        "3 to 10 %",
+    ),
+    ("", "512 x 4096 x 4096, 10007 x 3000 x 1000", "cuBLASLt's epilogue", "1 to 5 %"),
+    (
+        "Linear with a gate of one's own",
+        "five of seven sizes, neither 4096 x 4096 x 4096 nor 16384 x 1024 x 4096",
+        "QuACK",
+        "0 to 7 %",
+    ),
+    (
+        "cross entropy, both passes, by LogSoftmax and torch's nll_loss",
+        "8192 x 128256, bfloat16",
+        "QuACK, Liger, torch.compile",
+        "48 %, 24 to 27 %, 18 %",
+    ),
+    ("LayerNorm module, both passes, time of the host", "8 x 1024", "torch eager", "23 to 30 %"),
+    (
+        "LayerNorm module, forward with gradients, time of the host",
+        "8 x 1024",
+        "torch eager",
+        "47 %",
+    ),
+)
+TRAINED = {**OPS, "residual_rms_norm": "sum and RMSNorm"}
+LEVEL = 0.01  # Closer than this nobody is first.
 HEAD = """# Figures
 
 A script makes this page from the CSV files in `benchmarks/results`, which have every figure with
@@ -38,7 +88,8 @@ by that of fusedops: at 2, fusedops is twice as fast, and below 1 it is slower.
 
 def page(gpu: Sequence[Cells], cpu: Sequence[Cells]) -> str:
     """The whole page."""
-    parts = [_models(gpu), _chains(gpu), _beside(gpu), _ceiling(gpu), _products(gpu), _cpu(cpu)]
+    parts = [_models(gpu), _chains(gpu), _others_first(gpu), _training(gpu), _beside(gpu)]
+    parts = [*filter(None, parts), _ceiling(gpu), _products(gpu), _cpu(cpu)]
     return "\n".join([HEAD, "\n\n".join(parts)]) + "\n"
 
 
@@ -114,6 +165,53 @@ def _chains(rows: Sequence[Cells]) -> str:
     )
 
 
+def _others_first(rows: Sequence[Cells]) -> str:
+    measured = any(row["part"] == "beside" for row in rows)
+    seen = SEEN_OTHERS if measured else (*SEEN_NORMS, *SEEN_OTHERS)
+    return f"## Where others are faster\n\n{SEEN}\n\n" + _table(
+        ["what", "where", "who", "takes less time by"], seen
+    )
+
+
+def _training(rows: Sequence[Cells]) -> str:
+    """All peers at shapes of training; empty until that was measured."""
+    measured = [row for row in rows if row["part"] == "beside" and row["microseconds"]]
+    others = [by for by in dict.fromkeys(row["by"] for row in measured) if by != OURS]
+    tables = []
+    for dtype in dict.fromkeys(row["dtype"] for row in measured):
+        lines = []
+        for case in dict.fromkeys(row["case"] for row in measured if row["dtype"] == dtype):
+            found = of_case(measured, "beside", case)
+            ours = found[OURS]
+            lines.append(
+                [
+                    f"{TRAINED[ours['op']]}, {ours['pass']}",
+                    f"{ours['rows']} x {ours['columns']}",
+                    f"{float(ours['percent']):.0f}",
+                    *_ratios(found, others),
+                    _first({by: float(found[by]["ratio"]) for by in others if _has(found, by)}),
+                ]
+            )
+        head = ["op", "rows x columns", "percent of the ceiling", *others, "first"]
+        tables.append(f"{dtype}:\n\n{_table(head, lines)}")
+    if not tables:
+        return ""
+    return (
+        "## Shapes of training\n\nAll who were installed, and the ceiling, in the same rounds. "
+        "*First* is who takes the least time, and how much less: than fusedops, or if fusedops is "
+        "first, than the next one. Below one percent they are level. "
+        f"{_where(measured)}\n\n" + "\n\n".join(tables)
+    )
+
+
+def _first(ratios: dict[str, float]) -> str:
+    """Who is first, by the times over fusedops' of others, and by how much."""
+    by = min(ratios, key=ratios.__getitem__)
+    if ratios[by] > 1:
+        return f"{OURS}, {100 - 100 / ratios[by]:.0f} %" if ratios[by] >= 1 + LEVEL else "level"
+    return f"**{by}, {100 - 100 * ratios[by]:.0f} %**" if ratios[by] <= 1 - LEVEL else "level"
+
+
 def _beside(rows: Sequence[Cells]) -> str:
     lines, used = [], []
     for op, name in OPS.items():
@@ -123,8 +221,9 @@ def _beside(rows: Sequence[Cells]) -> str:
                 lines.append([f"{name}, {direction}", str(columns), *_ratios(found, PEERS)])
                 used += [found[by] for by in PEERS if _has(found, by)]
     return (
-        "## Single ops beside others\n\nfloat16, 49152 rows, fewer where rows are long. "
-        f"{_where(used)}\n\n" + _table(["op", "columns", *(f"beside {by}" for by in PEERS)], lines)
+        "## Single ops beside others\n\nfloat16, 49152 rows, fewer where rows are long; Liger by "
+        f"its Triton kernels. {_where(used)}\n\n"
+        + _table(["op", "columns", *(f"beside {by}" for by in PEERS)], lines)
     )
 
 
@@ -171,7 +270,8 @@ def _products(rows: Sequence[Cells]) -> str:
     ]
     block = "block 1024 -> 4096 -> 1024, float16, 16384 rows, forward and backward"
     cases.append(("MLP 1024 to 4096 to 1024, 16384 rows, both passes", block))
-    peers = ("torch eager", "torch.compile", "cuBLASLt's epilogue")
+    peers = ("torch eager", "torch.compile", "cuBLASLt's epilogue", "QuACK gemm_epilogue")
+    peers = tuple(by for by in peers if any(row["by"] == by for row in rows))
     for name, case in cases:
         found = of_case(rows, "gemm", case)
         lines.append([name, *_ratios(found, peers)])

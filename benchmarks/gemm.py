@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from models import free
+from models import free, most_gib
 from peers import PEERS, SkipError
-from points import DTYPES, Selection
+from points import DTYPES, HALVES, Selection
 from results import Result
 from stores import STORES, Store, block, block_by_layers, fused_block
 from timing import queue_seconds, sets
@@ -52,7 +52,6 @@ SIZES = (
 )
 #: Rows, and the sizes outside and inside of the feed-forward block.
 BLOCK = (16384, 1024, 4096)
-HALVES = ("float16", "bfloat16")
 QUACK = "QuACK gemm_epilogue"
 
 ROUNDS = 3  # Of all ways after one another.
@@ -72,7 +71,7 @@ def measured(chosen: Selection, device: str = "cuda") -> Iterator[Result]:
     for size in SIZES:
         for dtype in dtypes:
             jobs[f"{size}, {dtype}"] = Job(Stores, (size, dtype, device), ROOM)
-    for name, prepared, found in in_turns(jobs, _room(device), chosen.told):
+    for name, prepared, found in in_turns(jobs, most_gib(device), chosen.told):
         if found is None:
             yield Result("gemm", name, "all", note=f"not measured: {prepared[:200]}")
         else:
@@ -115,13 +114,6 @@ def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> 
     arguments = {**operands, **store.numbers}
     epilogue = store.op.that_adds(factors["w"], arguments).epilogue
     return of_call(bind_store(epilogue, *factors.values(), arguments), factors)
-
-
-def _room(device: str) -> int:
-    """GiB for all that compile side by side; 0 on a CPU, where all runs in this process."""
-    if device == "cpu":
-        return 0
-    return int(0.9 * torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 class Ways:

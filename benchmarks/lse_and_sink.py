@@ -13,7 +13,7 @@ from typing import Any
 
 import ceiling
 import torch
-from peers import Function, Rival
+from peers import Function, Rival, Tensors
 from points import Point, Selection, rows_of
 from results import Result
 from sweep import Buffers, attempt, seconds
@@ -48,11 +48,13 @@ class Outputs(Rival):
         return functools.partial(self.called, s=wanted)
 
     @torch.enable_grad()
-    def backward(self, point: Point, function: Function, x: Tensor, dy: Tensor, _: Any) -> Call:
-        x = x.detach().requires_grad_()
+    def backward(
+        self, point: Point, function: Function, given: Tensors, upstream: Tensors, vectors: Tensors
+    ) -> Call:
+        x = given[0].detach().requires_grad_()
         results = function(x)
         outputs = [results] if isinstance(results, Tensor) else list(results)
-        upstream = [dy, *(torch.randn_like(each) for each in outputs[1:])]
+        upstream = [*upstream, *(torch.randn_like(each) for each in outputs[1:])]
         inputs = [x, *getattr(function, "keywords", {}).values()]
         return functools.partial(torch.autograd.grad, outputs, inputs, upstream, retain_graph=True)
 

@@ -148,12 +148,12 @@ def measured(
                 room = math.ceil(model.gib * (0.75 if way.attention == "sdpa" else 1))
                 arguments = model, way, dtype, device, steps, chosen.profile is not None
                 jobs[case, by] = Job(Timed, arguments, room)
-    found = in_turns(jobs, _room(device), chosen.told)
+    found = in_turns(jobs, most_gib(device), chosen.told)
     for case, of_case in itertools.groupby(found, lambda one: one[0][0]):
         yield from _results(case, ways, ((name[1], *rest) for name, *rest in of_case), chosen)
 
 
-def _room(device: str) -> int:
+def most_gib(device: str) -> int:
     """GiB for all that compile side by side; 0 on a CPU, whose cores they would share."""
     if device == "cpu":
         return 0

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The four ops with nothing around them but a norm's own parameters, fused and in torch."""
+"""The ops with nothing around them but a norm's parameters or a residual, fused and in torch."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from points import RESIDUAL
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,22 +19,25 @@ RMS_NORM_EPS = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """An op of the sweeps.
+    """An op of the sweeps and of `beside`.
 
     Attributes:
         op: The fused op.
         parameters: The names of its operands, vectors over the columns.
-        torch: The same in torch: x, then the parameters.
+        torch: The same in torch: x, then the operands.
+        streams: The names of operands of x's shape, which come before the parameters; each of them
+            is an output as well.
     """
 
     op: Any
     parameters: tuple[str, ...]
-    torch: Callable[..., Tensor]
+    torch: Callable[..., Any]
+    streams: tuple[str, ...] = ()
 
-    def fused(self, x: Tensor, *parameters: Tensor) -> Tensor:
+    def fused(self, x: Tensor, *operands: Tensor) -> Any:
         """One call of the op."""
-        y: Tensor = self.op(x, **dict(zip(self.parameters, parameters, strict=True)))
-        return y
+        names = (*self.streams, *self.parameters)
+        return self.op(x, **dict(zip(names, operands, strict=True)))
 
 
 def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -42,6 +46,11 @@ def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
 
 def _rms_norm(x: Tensor, gamma: Tensor) -> Tensor:
     return functional.rms_norm(x, x.shape[-1:], gamma, RMS_NORM_EPS)
+
+
+def _residual_rms_norm(x: Tensor, r: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    stream = x + r
+    return _rms_norm(stream, gamma), stream
 
 
 PLAIN = {
@@ -54,5 +63,13 @@ PLAIN = {
     ),
     "rms_norm": Plain(
         fo.RMSNorm(store=[fo.Affine("gamma")], eps=RMS_NORM_EPS), ("gamma",), _rms_norm
+    ),
+    RESIDUAL: Plain(
+        fo.RMSNorm(
+            load=[fo.Residual("r", save="stream")], store=[fo.Affine("gamma")], eps=RMS_NORM_EPS
+        ),
+        ("gamma",),
+        _residual_rms_norm,
+        ("r",),
     ),
 }

@@ -4,12 +4,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 OPS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
+RESIDUAL = "residual_rms_norm"  # Only `beside` has it, as a kind of rms_norm.
 PASSES = ("forward", "backward")
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32")}
 
@@ -24,6 +25,16 @@ LONG = (32768, 65536, 131072, 262144)
 AWKWARD = (257, 1000, 1023, 5120, 12289, 30522, 50257, 128256, 151936)
 COLUMNS = tuple(sorted((*SHORT, *MAIN, *LONG, *AWKWARD)))
 
+NORMS = ((16384, 4096), (8192, 8192), (4096, 16384), (49152, 1024), (131072, 128), (32768, 256))
+#: Rows and columns as training has them, at which `beside` measures each op.
+TRAINING = {
+    "rms_norm": NORMS,
+    "layer_norm": NORMS,
+    "softmax": ((49152, 1024), (16384, 4096), (8192, 32768), (4096, 131072)),
+    RESIDUAL: ((65536, 4096), (16384, 8192)),
+}
+HALVES = ("float16", "bfloat16")
+
 FEW_ROWS = (1, 8, 64, 512)
 FEW_ROWS_COLUMNS = (1024, 4096, 16384, 32768, 65536, 131072, 262144)
 
@@ -33,7 +44,7 @@ class Point:
     """One op and pass of one size.
 
     Attributes:
-        op: One of OPS.
+        op: One of OPS, or RESIDUAL.
         direction: One of PASSES; the backward of a norm gives its parameters' gradients too.
         dtype: One of DTYPES, by name.
         rows, columns: The shape.
@@ -57,13 +68,26 @@ class Point:
 
     @property
     def reads(self) -> int:
-        """Tensors of that shape that are read: x; or an upstream gradient and x or y."""
-        return 1 if self.direction == "forward" else 2
+        """Tensors of that shape that are read: x; or an upstream gradient and x or y.
+
+        With a residual the other summand as well; or the upstream gradient of the sum.
+        """
+        return (1 if self.direction == "forward" else 2) + (self.op == RESIDUAL)
+
+    @property
+    def writes(self) -> int:
+        """Those that are written: one, and where a residual is added the sum."""
+        return 1 + (self.op == RESIDUAL and self.direction == "forward")
 
     @property
     def moved(self) -> int:
         """The bytes that a call must move; parameters and numbers a row are not counted."""
-        return self.bytes * (self.reads + 1)
+        return self.bytes * (self.reads + self.writes)
+
+
+def _kind(op: str) -> str:
+    """What chooses it on the command line."""
+    return "rms_norm" if op == RESIDUAL else op
 
 
 def rows_of(columns: int, dtype: str) -> int:
@@ -102,8 +126,17 @@ class Selection:
         ):
             yield self._points(dtype, rows, columns)
 
-    def _points(self, dtype: str, rows: int, columns: int) -> list[Point]:
+    def training(self) -> Iterator[list[Point]]:
+        """The points of TRAINING, likewise; in both halves unless dtypes are named."""
+        shapes = list(dict.fromkeys(itertools.chain(*TRAINING.values())))
+        chosen = {op: of_op for op, of_op in TRAINING.items() if _kind(op) in self.ops}
+        for dtype, (rows, columns) in itertools.product(self.dtypes or HALVES, shapes):
+            ops = [op for op, of_op in chosen.items() if (rows, columns) in of_op]
+            if ops and columns in (self.columns or (columns,)):
+                yield self._points(dtype, rows, columns, ops)
+
+    def _points(self, dtype: str, rows: int, columns: int, ops: Sequence[str] = ()) -> list[Point]:
         return [
             Point(op, direction, dtype, rows, columns)
-            for op, direction in itertools.product(self.ops, self.passes)
+            for op, direction in itertools.product(ops or self.ops, self.passes)
         ]

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from errors import Errors, errors_of
-from gemm import HALVES, SIZES
+from gemm import SIZES
 from peers import SkipError
-from points import DTYPES, Selection
+from points import DTYPES, HALVES, Selection
 from rich.table import Table
 from stores import STORES, Store
 from torch import Tensor

@@ -8,6 +8,8 @@ Parts (all that this machine can run, unless some are named):
     ceiling            GPU   the fastest plain kernels that read and write so many streams
     sweep              GPU   softmax, log-softmax and norms by columns, forward and backward:
                              percent of the ceiling, beside the peers
+    beside             GPU   softmax and norms at shapes of training, forward and backward: every
+                             peer and the ceiling in the same rounds
     few_rows           GPU   the same ops with 1 to 512 rows, beside torch
     causal             GPU   a causal softmax beside the same op unmasked
     traffic            GPU   pairs of declarations that move the same bytes
@@ -49,6 +51,7 @@ from pathlib import Path
 from typing import Annotated
 
 import alphafold
+import beside
 import causal
 import ceiling
 import cpu
@@ -93,6 +96,7 @@ def whole(part: Callable[[], Iterator[results.Result]]) -> Part:
 GPU_PARTS: dict[str, Part] = {
     "ceiling": whole(ceiling.measured),
     "sweep": sweep.sweep,
+    "beside": beside.measured,
     "few_rows": sweep.few_rows,
     "causal": causal.squares,
     "traffic": traffic.pairs,

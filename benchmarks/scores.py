@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from gemm import HALVES, Ways, check, compared
+from gemm import Ways, check, compared
 from maps import gelu
-from points import DTYPES, Selection
+from points import DTYPES, HALVES, Selection
 from results import Result
 from timing import queue_seconds, sets
 from torch import Tensor

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import targets
-from cells import OURS, Cells, cells, missing
-from points import DTYPES, OPS, PASSES
+from cells import GRIDS, OURS, Cells, cells, missing
+from points import DTYPES, PASSES
 from rich.console import Console
 from rich.table import Table
 from sheet import read
@@ -30,8 +30,8 @@ def show(path: Path, console: Console) -> None:
     absent = missing(rows)
     if absent:
         console.print(f"Not measured: {len(absent)} points of the sweep, such as {absent[0]}.")
-    of_peers = ("best peer", "few rows")
-    others = {cell.group for cell in found} - {*of_peers}
+    of_peers = {*GRIDS.values()}
+    others = {cell.group for cell in found} - of_peers
     for title, of, beyond in (
         (
             f"More than {targets.SHORTFALL:.0f} points or percent short of its target",
@@ -62,10 +62,11 @@ def grid(rows: Sequence[Cells], console: Console) -> None:
 
 def _grid(title: str, rows: Sequence[Cells]) -> Table:
     shapes = sorted({(int(row["rows"]), int(row["columns"])) for row in rows}, key=_by_columns)
-    shown = Table("rows", "columns", *OPS, title=title, title_justify="left")
+    ops = list(dict.fromkeys(row["op"] for row in rows))
+    shown = Table("rows", "columns", *ops, title=title, title_justify="left")
     for many, columns in shapes:
         here = [row for row in rows if (row["rows"], row["columns"]) == (str(many), str(columns))]
-        shown.add_row(str(many), str(columns), *(_said(here, op) for op in OPS))
+        shown.add_row(str(many), str(columns), *(_said(here, op) for op in ops))
     return shown
 
 

@@ -7,15 +7,16 @@ A point that fails is a row that says why, and the sweep goes on.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import ceiling
 import targets
 import torch
-from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Rival, SkipError
+from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Function, Rival, SkipError
 from plain import PLAIN
 from points import DTYPES, Point, Selection
 from results import Result
-from timing import Call, graph_seconds, sets, side_stream
+from timing import Call, Captured, sets, side_stream
 from torch import Tensor
 
 from fusedops.run import single_length
@@ -30,17 +31,18 @@ class Buffers:
     """Normal values: what the calls of all ops of one shape go round; `most` sets of them."""
 
     def __init__(self, point: Point, most: int = MOST_SETS) -> None:
-        count = min(most, sets(2 * point.bytes))
-        self.xs = _normal(point, count, point.rows).unbind()
-        self.dys: Sequence[Tensor] = ()
+        self.count = min(most, sets(2 * point.bytes))
         self.vectors = [_normal(point) for _ in range(2)]  # Each aligned for itself.
         self._point = point
+        self._streams: dict[str, Sequence[Tensor]] = {}
+        self.stream("x")
 
-    def gradients(self) -> Sequence[Tensor]:
-        """An upstream gradient for each x, made when it is first asked for."""
-        if not self.dys:
-            self.dys = _normal(self._point, len(self.xs), self._point.rows).unbind()
-        return self.dys
+    def stream(self, name: str) -> Sequence[Tensor]:
+        """An x, another operand or an upstream gradient for each set, made when first asked for."""
+        if name not in self._streams:
+            made = _normal(self._point, self.count, self._point.rows)
+            self._streams[name] = made.unbind()
+        return self._streams[name]
 
 
 def _normal(point: Point, *shape: int) -> Tensor:
@@ -113,31 +115,38 @@ def _beside(part: str, point: Point, rivals: Sequence[Rival], buffers: Buffers) 
         if part == "sweep" and rival.columns and point.columns not in rival.columns:
             continue
         theirs, reason = attempt(functools.partial(seconds, rival, point, buffers))
-        if theirs and best > IMPLAUSIBLE * theirs:
-            theirs, reason = 0.0, "skipped: it came back before its work can have been done"
-        both, wanted = bool(ours and theirs), targets.beside(point, rival.by)
-        yield Result(
-            part,
-            point.case,
-            rival.by,
-            theirs,
-            point.moved if theirs else 0,
-            best if theirs else 0.0,
-            beside=ours if both else 0.0,
-            target=f">= {wanted} x" if both else "",
-            met=theirs / ours >= wanted if both else None,
-            note=reason or rival.version(),
-            point=point,
-        )
+        yield of_peer(part, point, rival, theirs, ours, best, reason)
 
 
-def attempt(measure: Callable[[], float]) -> tuple[float, str]:
-    """What was measured, or 0 and why not.
+def of_peer(
+    part: str, point: Point, rival: Rival, theirs: float, ours: float, best: float, reason: str
+) -> Result:
+    """A peer's row: its seconds beside ours and the ceiling's, or why there are none."""
+    if theirs and best > IMPLAUSIBLE * theirs:
+        theirs, reason = 0.0, "skipped: it came back before its work can have been done"
+    both, wanted = bool(ours and theirs), targets.beside(point, rival.by)
+    return Result(
+        part,
+        point.case,
+        rival.by,
+        theirs,
+        point.moved if theirs else 0,
+        best if theirs else 0.0,
+        beside=ours if both else 0.0,
+        target=f">= {wanted} x" if both else "",
+        met=theirs / ours >= wanted if both else None,
+        note=reason or rival.version(),
+        point=point,
+    )
+
+
+def attempt(measure: Callable[[], Any]) -> tuple[Any, str]:
+    """What was measured or made, or 0 and why not.
 
     Raises:
         RuntimeError: The device is unusable from here on.
     """
-    reason, found = "", 0.0
+    reason, found = "", 0.0  # type: str, Any
     try:
         found = measure()
     except SkipError as why:
@@ -152,31 +161,47 @@ def attempt(measure: Callable[[], float]) -> tuple[float, str]:
 
 def seconds(rival: Rival, point: Point, buffers: Buffers) -> float:
     """Device seconds of one call."""
-    made = calls(rival, point, buffers)
+    return captured(rival, point, buffers).seconds()
+
+
+def captured(
+    rival: Rival, point: Point, buffers: Buffers, function: Function | None = None
+) -> Captured:
+    """Its calls as a CUDA graph."""
+    made = calls(rival, point, buffers, function)
     if rival is FUSEDOPS:
         with torch.cuda.stream(side_stream()):  # where the graph is captured, too
             made[0]()
             single_length.settle(made[0])
-    return graph_seconds(made)
+    return Captured(made)
 
 
-def calls(rival: Rival, point: Point, buffers: Buffers) -> list[Call]:
-    """One call for each x that has to be gone round.
+def calls(
+    rival: Rival, point: Point, buffers: Buffers, function: Function | None = None
+) -> list[Call]:
+    """One call for each x that has to be gone round; `function`: the rival's, if it was made.
 
     A backward's forwards are run here. The engine runs a backward on the stream of its forward, so
     that must be the one of the capture.
     """
-    function = rival.function(point)
-    vectors = buffers.vectors[: len(PLAIN[point.op].parameters)]
-    xs = buffers.xs[: sets(point.moved)]
+    function = function or rival.function(point)
+    plain, count = PLAIN[point.op], min(buffers.count, sets(point.moved))
+    given = _sets([buffers.stream(name)[:count] for name in ("x", *plain.streams)])
+    vectors = buffers.vectors[: len(plain.parameters)]
+    torch.cuda.synchronize()  # The buffers were filled on another stream.
     if point.direction == "forward":
         parameters = rival.parameters(point, vectors)
-        return [functools.partial(function, x, *parameters) for x in xs]
-    dys = buffers.gradients()
-    torch.cuda.synchronize()  # The buffers were filled on another stream.
+        return [functools.partial(function, *of_call, *parameters) for of_call in given]
+    upstream = _sets([buffers.stream(f"d{name}")[:count] for name in ("y", *plain.streams)])
+    torch.cuda.synchronize()
     with torch.cuda.stream(side_stream()):
         parameters = rival.parameters(point, vectors)
         return [
-            rival.backward(point, function, x, dy, parameters)
-            for x, dy in zip(xs, dys[: len(xs)], strict=True)
+            rival.backward(point, function, of_call, gradients, parameters)
+            for of_call, gradients in zip(given, upstream, strict=True)
         ]
+
+
+def _sets(streams: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
+    """What each call has of each stream."""
+    return list(zip(*streams, strict=True))

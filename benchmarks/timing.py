@@ -13,10 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from fusedops.tuning.clock import SAMPLES, Call, graph_seconds, queue_seconds, sets, side_stream
+from fusedops.tuning.clock import (
+    SAMPLES,
+    Call,
+    Captured,
+    copies,
+    graph_seconds,
+    queue_seconds,
+    sets,
+    side_stream,
+)
 
 __all__ = [
     "Call",
+    "Captured",
+    "copies",
     "graph_seconds",
     "host_seconds",
     "least_seconds",

@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import traffic
-from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Autotuned, Rival
+from peers import FUSEDOPS, PEER_COLUMNS, PEERS, Rival
 from points import Point, Selection
 from sweep import FEW_ROWS_PEERS, PEER_DTYPE, Buffers, calls, installed
 
@@ -67,7 +67,7 @@ def _jobs(chosen: Selection, parts: Sequence[str]) -> Iterator[Job]:
             for point in points:
                 yield point, FUSEDOPS
                 for rival in rivals if few or held else ():
-                    if not isinstance(rival, Autotuned):
+                    if not rival.tried:
                         yield point, rival
     if "traffic" in parts:
         yield from traffic.jobs(chosen)

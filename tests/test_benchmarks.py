@@ -3,9 +3,11 @@
 """What benchmarks/ says of its measurements; the measurements themselves need a quiet GPU."""
 
 import dataclasses
+import itertools
 import pickle
 import re
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -23,25 +25,41 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))  # Last: its modules go by short names.
 
 import alphafold  # noqa: E402
+import beside  # noqa: E402
 import cells  # noqa: E402
 import counters  # noqa: E402
 import errors  # noqa: E402
+import figures  # noqa: E402
 import functors  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
 import page  # noqa: E402
+import peers  # noqa: E402
 import profiles  # noqa: E402
 import run  # noqa: E402
 import sharded  # noqa: E402
 import sharded_estimate  # noqa: E402
 import summary  # noqa: E402
+import sweep  # noqa: E402
 import targets  # noqa: E402
 import traffic  # noqa: E402
 import tune  # noqa: E402
 import turns  # noqa: E402
 import warm  # noqa: E402
 import wire  # noqa: E402
-from points import AWKWARD, COLUMNS, DTYPES, FEW_ROWS, OPS, SHORT, Point, Selection, rows_of  # noqa: E402
+from points import (  # noqa: E402
+    AWKWARD,
+    COLUMNS,
+    DTYPES,
+    FEW_ROWS,
+    OPS,
+    RESIDUAL,
+    SHORT,
+    TRAINING,
+    Point,
+    Selection,
+    rows_of,
+)
 from results import Result  # noqa: E402
 from sheet import Sheet, read  # noqa: E402
 
@@ -90,8 +108,8 @@ def sheet(tmp_path):
         sized("softmax", "backward", 1024): (92.0, {"Liger": 0.9, "QuACK": 1.5}),
         sized("layer_norm", "backward", 50257): (70.0, {}),
     }
-    for point, (percent, peers) in points.items():
-        for result in measured(point, percent, **peers):
+    for point, (percent, ratios) in points.items():
+        for result in measured(point, percent, **ratios):
             book.add(result.cells())
     unmasked = "<= 0.8 of the time unmasked"
     causal = Result(
@@ -451,7 +469,7 @@ def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
     ways = {by: models.WAYS[by] for by in ("torch eager", "fusedops, eager attention")}
     chosen = Selection(dtypes=("bfloat16",), models=("vit",), profile=tmp_path / "pages")
     inside = list(models.measured(chosen, tiny, ways, device, 2))
-    monkeypatch.setattr(models, "_room", lambda device: 30)
+    monkeypatch.setattr(models, "most_gib", lambda device: 30)
     apart = list(models.measured(chosen, tiny, ways, device, 2))
     assert [each.by for each in apart] == [by for by in ways for _ in range(2)]
     assert [each.note for each in apart[1::2]] == [each.note for each in inside[1::2]]
@@ -636,6 +654,164 @@ def test_a_pair_is_one(op):
         for way in (first, other)
     ]
     assert tiles[0] == tiles[1]
+
+
+class Timed:
+    """Calls that stand for a CUDA graph of them."""
+
+    def __init__(self, calls):
+        for call in calls:
+            call()
+
+    def seconds(self, warm=0.0, samples=1):
+        return 2.0
+
+
+class Wrong(peers.Eager):
+    by = "wrong"
+
+    def function(self, point):
+        right = super().function(point)
+        return lambda x, *operands: right(x.abs(), *operands)
+
+
+class Broken(peers.Eager):
+    by = "broken"
+
+    def function(self, point):
+        raise ValueError("no such kernel\nat all")
+
+
+class Few(peers.Eager):
+    by = "few"
+    columns = frozenset((64,))
+
+
+class Absent(peers.Eager):
+    by, distribution = "absent", "no-such-distribution"
+
+
+class TestBeside:
+    @pytest.fixture
+    def rows(self, monkeypatch):
+        """Of every op, by point and by whom, as if this machine had a GPU."""
+
+        def normal(point, *shape):
+            return torch.randn((*shape, point.columns)).to(DTYPES[point.dtype])
+
+        kinds = {"eager": peers.Eager, "wrong": Wrong, "broken": Broken, "few": Few}
+        some = {name: kind() for name, kind in {**kinds, "absent": Absent}.items()}
+        monkeypatch.setattr(beside, "FUSEDOPS", peers.Eager())
+        monkeypatch.setattr(sweep, "_normal", normal)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(beside, "copies", lambda *streams: [[lambda: None]])
+        monkeypatch.setattr(beside, "free", lambda device: None)
+        monkeypatch.setattr(beside, "most_gib", lambda device: 0)
+        for module in (beside, sweep):
+            monkeypatch.setattr(module, "PEERS", some)
+            monkeypatch.setattr(module, "side_stream", lambda: None)
+            monkeypatch.setattr(module, "Captured", Timed)
+        monkeypatch.setattr("points.TRAINING", dict.fromkeys(TRAINING, ((8, 32),)))
+        chosen = Selection(peers=tuple(some), dtypes=("float16",))
+        with torch.no_grad():
+            return [result.cells() for result in beside.measured(chosen)]
+
+    def test_all_who_are_right_are_timed(self, rows):
+        assert rows[4]["note"] == "skipped: no-such-distribution is not installed"
+        assert {row["by"] for row in rows[5:]} == {"torch eager", "wrong", "broken"}
+        cases = {row["case"] for row in rows[5:]}
+        assert len(cases) == 2 * len(TRAINING)
+        assert f"{RESIDUAL} backward float16 (8, 32)" in cases
+        assert len(rows[5:]) == 4 * len(cases)  # ours has the name of torch's here
+        for row in rows[5:]:
+            if row["by"] == "torch eager":
+                assert (row["microseconds"], row["percent"]) == ("2000000.00", "100.0")
+            elif row["by"] == "broken":
+                assert (row["microseconds"], row["note"]) == (
+                    "",
+                    "failed: ValueError: no such kernel",
+                )
+            else:
+                assert row["microseconds"] == ""
+                assert "its result is off torch's by" in row["note"]
+
+    def test_rows_are_held_to_the_peers_target(self, rows):
+        found = {cell.group for cell in cells.cells(rows)}
+        assert found == {"shapes of training"}
+
+    def test_the_table_says_who_is_first(self):
+        found = []
+        for direction, ratios in (
+            ("forward", {"QuACK": 1.004, "cuDNN": 1.25}),
+            ("backward", {"QuACK": 0.9, "cuDNN": 0.95}),
+        ):
+            point = Point("rms_norm", direction, "float16", 16384, 4096)
+            found.append(Result("beside", point.case, "fusedops", 1.0, 0, 0.8, point=point))
+            found += [
+                Result("beside", point.case, by, ratio, beside=1.0, point=point)
+                for by, ratio in ratios.items()
+            ]
+        day = {"date": "2026-11-28", "device": "a GPU", "torch": "2.11.0"}
+        text = figures._training([row | day for row in made(*found)])
+        assert "a GPU, torch 2.11.0, 2026-11-28." in text
+        assert "| RMSNorm, forward | 16384 x 4096 | 80 | 1.00 | 1.25 | level |" in text
+        assert "| RMSNorm, backward | 16384 x 4096 | 80 | 0.90 | 0.95 | **QuACK, 10 %** |" in text
+        assert figures._first({"cuDNN": 1.25}) == "fusedops, 20 %"
+        assert figures._training([]) == ""
+
+    def test_what_is_near(self):
+        wanted = torch.randn(64, dtype=torch.float16)
+        beside.compare([wanted.float() * 1.001], [wanted])
+        for result in (wanted * 1.1, wanted * float("nan")):
+            with pytest.raises(ValueError, match="off torch's by"):
+                beside.compare([result], [wanted])
+        with pytest.raises(ValueError, match="2 results, torch has 1"):
+            beside.compare([wanted, wanted], [wanted])
+
+    def test_shapes(self):
+        every = [point for points in Selection().training() for point in points]
+        assert len(every) == 2 * 2 * sum(map(len, TRAINING.values()))
+        norms = list(Selection(ops=("rms_norm",), columns=(4096,)).training())
+        assert {point.op for points in norms for point in points} == {"rms_norm", RESIDUAL}
+        residual = [point for point in every if point.op == RESIDUAL][:2]
+        assert [(point.reads, point.writes) for point in residual] == [(2, 2), (3, 1)]
+        assert residual[0].moved == 4 * residual[0].bytes
+
+
+class TestPeers:
+    @pytest.mark.parametrize(("columns", "clusters"), [(1024, {1}), (8192, {1, 2})])
+    def test_part_of_quacks_configurations(self, columns, clusters):
+        kinds = itertools.product((128, 256), (64, 128, 256), (1, 2, 4), (False, True), (2, 3))
+        configs = [
+            types.SimpleNamespace(
+                num_threads=threads,
+                threads_per_row=of_row,
+                cluster_n=cluster,
+                reload_x=None,
+                use_tma=tma,
+                smem_stages=stages,
+            )
+            for threads, of_row, cluster, tma, stages in kinds
+        ]
+        left = [each for each in configs if peers._worth_a_trial(each, columns)]
+        assert {each.cluster_n for each in left} == clusters
+        assert all(each.use_tma for each in left if each.smem_stages == 3)
+        assert 0 < len(left) < len(configs) / 2
+
+    def test_what_flashinfer_writes_over_is_its_own(self, monkeypatch):
+        def added(x, r, gamma, eps):
+            r += x
+            x.copy_(torch.nn.functional.rms_norm(r, r.shape[-1:], gamma, eps))
+
+        fake = types.SimpleNamespace(fused_add_rmsnorm=added)
+        monkeypatch.setitem(sys.modules, "flashinfer", types.SimpleNamespace(norm=fake))
+        monkeypatch.setitem(sys.modules, "flashinfer.norm", fake)
+        function = peers.PEERS["flashinfer"].function(Point(RESIDUAL, "forward", "float32", 4, 8))
+        x, r, gamma = torch.randn(4, 8), torch.randn(4, 8), torch.randn(8)
+        before = x.clone(), r.clone()
+        beside.compare(function(x, r, gamma), peers.PLAIN[RESIDUAL].torch(*before, gamma))
+        function(x, r, gamma)
+        torch.testing.assert_close((x, r), before)
 
 
 def test_pairs_are_built_ahead():

@@ -21,7 +21,9 @@ from torch import Tensor
 __all__ = [
     "SAMPLES",
     "Call",
+    "Captured",
     "bandwidth",
+    "copies",
     "graph_seconds",
     "of_bytes",
     "queue_seconds",
@@ -67,7 +69,17 @@ def of_bytes(size: int, reads: int = 1, writes: int = 1) -> float:
 
 @functools.cache
 def _of_packs(packs: int, reads: int, writes: int) -> float:
-    streams, elements = reads + writes, packs * 8
+    candidates = copies(packs * 16, reads, writes)
+    best = min(graph_seconds(calls, warm=0.0) for calls in candidates)  # each warms the next
+    del candidates
+    torch.cuda.empty_cache()
+    return best
+
+
+def copies(size: int, reads: int = 1, writes: int = 1) -> list[list[Call]]:
+    """Calls of each kernel of which `of_bytes` takes the fastest, with tensors of their own."""
+    packs, streams = -(-size // 16), reads + writes
+    elements = packs * 8
     tensors = torch.empty(
         (sets(packs * 16 * streams), streams, elements), dtype=torch.float16, device="cuda"
     ).normal_()
@@ -78,10 +90,7 @@ def _of_packs(packs: int, reads: int, writes: int) -> float:
     ]
     for name in _elementwise(reads, writes):
         candidates.append([_torch(name, each[:reads], each[reads]) for each in tensors])
-    best = min(graph_seconds(calls, warm=0.0) for calls in candidates)  # each warms the next
-    del tensors, candidates
-    torch.cuda.empty_cache()
-    return best
+    return candidates
 
 
 def bandwidth(elements: int, dtype: torch.dtype, reads: int = 1, writes: int = 1) -> float:
@@ -151,26 +160,34 @@ def side_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
-def graph_seconds(calls: Sequence[Call], warm: float = WARM_SECONDS) -> float:
-    """Device seconds of one call, captured in a CUDA graph: host time does not count.
+class Captured:
+    """Calls in a CUDA graph, with what they return: each writes memory of its own."""
 
-    `warm`: seconds that it runs before.
-    """
-    stream = side_stream()
-    with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    before = torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph, stream=stream):
-            results = [call() for call in calls]  # Kept: each call writes memory of its own.
-    finally:
-        torch.cuda.set_stream(before)  # A capture that breaks off leaves its own behind.
-    seconds = _event_seconds(graph.replay, len(calls), warm=warm)
-    del results
-    return seconds
+    def __init__(self, calls: Sequence[Call]) -> None:
+        stream = side_stream()
+        with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
+            for call in calls:
+                call()
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(self._graph, stream=stream):
+                self._results = [call() for call in calls]
+        finally:
+            torch.cuda.set_stream(before)  # A capture that breaks off leaves its own behind.
+
+    def seconds(self, warm: float = WARM_SECONDS, samples: int = SAMPLES) -> float:
+        """Device seconds of one call: host time does not count.
+
+        `warm`: seconds that it runs before; `samples`: of how many this is the median.
+        """
+        return _event_seconds(self._graph.replay, len(self._results), warm=warm, samples=samples)
+
+
+def graph_seconds(calls: Sequence[Call], warm: float = WARM_SECONDS) -> float:
+    """Device seconds of one call, captured in a CUDA graph (`Captured`)."""
+    return Captured(calls).seconds(warm)
 
 
 def queue_seconds(calls: Sequence[Call]) -> float:
@@ -194,7 +211,9 @@ def queue_seconds(calls: Sequence[Call]) -> float:
     return _event_seconds(once, len(calls), HOLD * issued)
 
 
-def _event_seconds(run: Call, calls: int, hold: float = 0.0, warm: float = 0.0) -> float:
+def _event_seconds(
+    run: Call, calls: int, hold: float = 0.0, warm: float = 0.0, samples: int = SAMPLES
+) -> float:
     """`hold`: seconds that the device waits for each repeat before the first one begins."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
@@ -215,4 +234,4 @@ def _event_seconds(run: Call, calls: int, hold: float = 0.0, warm: float = 0.0) 
         repeats = min(repeats, MOST_QUEUED)
     if warm:
         elapsed(max(1, int(warm / once)))
-    return statistics.median(elapsed(repeats) for _ in range(SAMPLES)) / calls
+    return statistics.median(elapsed(repeats) for _ in range(samples)) / calls
