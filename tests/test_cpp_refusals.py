@@ -19,6 +19,8 @@ HEAD = """\
 using namespace fusedops;
 extern float *p, *q;
 extern const float* c;
+extern int* whole;
+extern float8_e4m3* eight;
 extern float a[4];
 extern const float b[4];
 const Threads t{1};
@@ -43,6 +45,9 @@ struct Twice {
   FUSEDOPS_HD void operator()(Compute (&v)[N], int64_t, int64_t) const {
     for (int i = 0; i < N; ++i) v[i] *= 2;
   }
+};
+struct Owner : Twice {
+  ~Owner() {}
 };
 template <class F>
 auto gradient_through(const F& functor) {
@@ -139,12 +144,80 @@ MISTAKES = {
         "softmax_to(store(direct(p, 8)), 1)",
         "the compute type is float",
     ),
+    "LOAD and STORE exchanged": (
+        "dispatch_softmax<float>(t, load(direct(c, 8)), store(direct(p, 8)), 8, 8)",
+        "dispatch_softmax<float>(t, store(direct(p, 8)), load(direct(c, 8)), 8, 8)",
+        "LOAD and STORE are exchanged",
+    ),
+    "a target that comes first": (
+        "softmax_to(store(scale(2.f), direct(p, 8)))",
+        "softmax_to(store(direct(p, 8), scale(2.f)))",
+        "ends with what it writes",
+    ),
+    "a source that comes last": (
+        "load(direct(c, 8), scale(2.f))",
+        "load(scale(2.f), direct(c, 8))",
+        "begins with what it reads",
+    ),
+    "dropout of float in a dispatch of double": (
+        "softmax_to(store(dropout<double>(.1, 1, 2), direct(p, 8)), 1.)",
+        "softmax_to(store(dropout(.1, 1, 2), direct(p, 8)), 1.)",
+        "a dropout of another compute type",
+    ),
+    "quantize before another functor": (
+        "softmax_to(store(scale(2.f), quantize(single(c)), direct(eight, 8)))",
+        "softmax_to(store(quantize(single(c)), scale(2.f), direct(eight, 8)))",
+        "quantize() comes last",
+    ),
+    "quantize into float": (
+        "softmax_to(store(quantize(single(c)), direct(eight, 8)))",
+        "softmax_to(store(quantize(single(c)), direct(p, 8)))",
+        "a target that is not of 8 bits",
+    ),
+    "a target of integers": (
+        "softmax_to(store(direct(p, 8)))",
+        "softmax_to(store(direct(whole, 8)))",
+        "a result goes to integers",
+    ),
+    "columns that are no integer": (
+        "dispatch_softmax<float>(t, load(direct(c, 8)), store(direct(p, 8)), 8, 8)",
+        "dispatch_softmax<float>(t, load(direct(c, 8)), store(direct(p, 8)), 8, 7.9)",
+        "the number of columns is an integer",
+    ),
+    "a functor with a destructor": (
+        "load(direct(c, 8), Twice{})",
+        "load(direct(c, 8), Owner{})",
+        "copied to the GPU by bytes",
+    ),
     "the gradient of a beta that is not there": (
         "affine_gradient(per_column(c))",
         "affine_gradient(Absent{})",
         "names a functor or an operand that the LOAD or the STORE does not have",
     ),
 }
+
+
+CALLS = """\
+#include <cstdio>
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+float x[96], y[96], b[48];
+template <class Bias>
+void softmax(const float* from, float* to, const Bias& more, int64_t rows) {
+  const auto in = load(direct(from, 8), bias(more));
+  const Status status = dispatch_softmax<float>(Threads{1}, in, store(direct(to, 8)), rows, 8);
+  std::printf("%d\\n", int(status));
+}
+int main() {
+  const auto six = layout({2, 3, 8}, {24, 8, 1});
+  softmax(x, y, broadcast(b, six), 6);
+  softmax(x, y, broadcast(b, six), 12);
+  softmax(nullptr, y, per_column(b), 6);
+  softmax(x, nullptr, per_column(b), 6);
+  softmax(nullptr, nullptr, per_column(b), 0);
+  softmax(x, y, single(static_cast<const float*>(nullptr)), 6);
+}
+"""
 
 
 def compiled(folder, lines):
@@ -174,6 +247,16 @@ def test_a_mistake_has_its_sentence(tmp_path, mistake):
     assert status != 0
     errors = [line for line in said.splitlines() if "error:" in line]
     assert re.search(f"fusedops: .*{re.escape(sentence)}", errors[0]), said
+
+
+def test_what_only_a_call_shows_is_refused(tmp_path):
+    """A layout of fewer rows than are dispatched, and operands without memory."""
+    source = tmp_path / "calls.cpp"
+    source.write_text(CALLS)
+    flags = ("-std=c++17", "-O0", "-Wno-psabi", "-pthread", f"-I{env.include_dir()}")
+    subprocess.run([compiler(), *flags, source, "-o", tmp_path / "calls"], check=True)
+    said = subprocess.run([tmp_path / "calls"], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["0", "1", "1", "1", "0", "1"]
 
 
 def test_a_result_that_is_dropped(tmp_path):

@@ -183,6 +183,10 @@ FUSEDOPS_HD Layout<2> query_of(int64_t queries) {
   return layout(shape, strides);
 }
 
+template <class Inner, class Compute>
+using DropCall =
+    decltype(any_of<const Inner>().drop(any_of<Compute[1]>(), uint64_t(0), int64_t(0)));
+
 /// Dropout whose p is a runtime value: p = 0 keeps everything.
 template <class Inner>
 struct MaybeDropout {
@@ -192,6 +196,9 @@ struct MaybeDropout {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
+    static_assert(detected<DropCall, Inner, Compute>(),
+                  "fusedops: a dropout of another compute type than the dispatch: "
+                  "dropout<double>(p, seed, offset) in a dispatch of double");
     // Computed before the branch, so that the packs of a row share it.
     const auto logical = static_cast<uint64_t>(inner.logical_row(row));
     if (inner.threshold != 0) inner.drop(v, logical, col);

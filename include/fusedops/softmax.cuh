@@ -32,10 +32,10 @@
 // call. Rows whose maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as
 // the second template argument.
 //
-// dispatch_softmax_gradient<Compute>(where, load, store, direct(kept, kSoftmaxKept), dy, dx, wanted, workspace, bytes,
-//                                    rows, cols)
+// dispatch_softmax_gradient<Compute>(where, load, store, kept, dy, dx, wanted, workspace, bytes, rows,
+//                                    cols)
 //   load, store  as in the forward pass; the target of store is not written, may be Absent{}.
-//   kept         as the forward pass wrote it.
+//   kept         what the forward pass wrote: a pointer to (rows, kSoftmaxKept) numbers.
 //   dy, dx       direct() or broadcast(); dx may be Absent{}, or the memory of dy or of the incoming
 //                gradient of a saved stream, if it has its dtype and layout. accumulate(dx) adds to
 //                what is there.

@@ -102,7 +102,7 @@ FUSEDOPS_HD double fused(double a, double b, double c) {
 
 /// The larger of two; where one is NaN, the other.
 template <class T>
-FUSEDOPS_HD T larger(T a, T b) {
+FUSEDOPS_HD constexpr T larger(T a, T b) {
   // A NaN in b is returned: the sum over the row is NaN anyway.
   return a > b ? a : b;
 }

@@ -3,8 +3,9 @@
 //
 // The row schedules that a C++ dispatch chooses from by the number of columns (a dispatch table),
 // and ranges of columns known at compile time, which shorten it. A bucket is a number of threads per
-// row and of values per thread; the first bucket with enough registers for the row is taken, so the
-// reduction tree follows from columns and types. Longer rows are processed in chunks.
+// row and of values per thread; the first bucket with enough registers for the row is taken, or a
+// cluster of blocks (sm_90 and later). Longer rows are processed in chunks. The reduction tree follows
+// from columns and types.
 #pragma once
 
 #include <fusedops/row/kernel.cuh>
@@ -33,6 +34,8 @@ namespace detail {
 
 template <class Given>
 struct RangeOf {
+  static_assert(static_cast<Given>(1) / static_cast<Given>(2) == static_cast<Given>(0),
+                "fusedops: the number of columns is an integer, or cols<low, high>(n)");
   static constexpr bool kFew = false;
   static constexpr int64_t kLow = 1, kHigh = 0x7fffffff;
   static int64_t count(Given cols) { return static_cast<int64_t>(cols); }
@@ -51,11 +54,11 @@ struct RangeOf<few_cols<kLow_, kHigh_>> : RangeOf<cols<kLow_, kHigh_>> {
 /// kThreads: threads per row; kValues: 4-byte values per thread. kPersistentThreads: threads of
 /// persistent blocks per multiprocessor, where rows share a gradient; kOccupancy: occupancy target
 /// in threads per multiprocessor, 0 leaves it to the compiler; kBlock: threads per block where a
-/// block holds several rows.
+/// block holds several rows; kCluster: blocks per row, kThreads in each of them.
 template <int kThreads_, int kValues_, int kPersistentThreads = 1024, int kOccupancy = 0,
-          int kBlock_ = 64>
+          int kBlock_ = 64, int kCluster_ = 1>
 struct Bucket {
-  static constexpr int kThreads = kThreads_, kValues = kValues_;
+  static constexpr int kThreads = kThreads_, kValues = kValues_, kCluster = kCluster_;
   static constexpr int kRows = kThreads <= 32 ? kBlock_ / kThreads : 1;
   static constexpr int kBlock = kThreads * kRows;
   static constexpr int kBlocks = kOccupancy / kBlock;
@@ -63,28 +66,63 @@ struct Bucket {
       kPersistentThreads > kBlock ? kPersistentThreads / kBlock : 1;
 
   template <class Compute>
-  static constexpr int64_t kCapacity = int64_t(kThreads) * kValues * 4 / int64_t(sizeof(Compute));
-  template <class Storage, class Compute, int kWidth, bool kExact>
-  using Of = Schedule<Storage, kThreads, kValues * 4 / int(sizeof(Compute)) / kWidth, kWidth, kRows,
-                      kExact>;
+  static constexpr int64_t kCapacity =
+      int64_t(kCluster) * kThreads * kValues * 4 / int64_t(sizeof(Compute));
+  template <class Compute, int kWidth>
+  static constexpr int kPacks = kValues * 4 / int(sizeof(Compute)) / kWidth;
+  /// The packs that are complete in each thread of a row of kLeast columns or more. Of a cluster the
+  /// last block has the fewest columns, since those of the others are rounded up.
+  template <class Compute, int kWidth, int64_t kLeast>
+  static constexpr int full() {
+    constexpr int64_t kOfBlock = kLeast / kCluster - (kCluster - 1) * kWidth;
+    constexpr int64_t kFull = kOfBlock / (int64_t(kThreads) * kWidth);
+    return kFull < 0 ? 0 : static_cast<int>(smaller<int64_t>(kFull, kPacks<Compute, kWidth>));
+  }
+  /// The schedule of rows of kLeast columns or more that one tile holds, or the tiles of a cluster.
+  /// kPieces: whether the end of a row may cut a pack.
+  template <class Compute, int kWidth, int64_t kLeast, bool kExact, bool kPieces>
+  using Resident = Schedule<InRegisters, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, kExact,
+                            kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast>(),
+                            kPieces, kCluster, (kCluster > 1 && !kExact) ? -1 : 0>;
+  /// The schedule of a block that processes the tiles of a row one after another. Instead of a cluster
+  /// it has the chunks of its blocks, and so gives the same bits.
+  template <class Storage, class Compute, int kWidth>
+  using Chunked = Schedule<Storage, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, false, 0,
+                           true, 1, (kCluster > 1) ? -1 : 0>;
+  /// The columns of a row that each block of a cluster has: whole packs, and so many that each block
+  /// has some.
+  template <int kWidth>
+  static int64_t even_chunk(int64_t cols) {
+    constexpr int64_t kStep = int64_t(kCluster) * kWidth;
+    return (cols + kStep - 1) / kStep * kWidth;
+  }
 };
 
 template <class... Buckets>
 struct Ladder {};
 
+/// Of longer rows: a cluster of blocks, which devices have from sm_90 on.
+template <int kBlocks, int kThreads, int kValues, int kPersistentThreads = 1024>
+using OfCluster = Bucket<kThreads, kValues, kPersistentThreads, 0, 64, kBlocks>;
+
+using LongestTile = Bucket<256, 64>;
 using ForwardLadder =
     Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
-           Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>, Bucket<128, 64>, Bucket<256, 64>>;
+           Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>, Bucket<128, 64>, LongestTile,
+           OfCluster<2, 256, 64>, OfCluster<4, 256, 64>, OfCluster<8, 256, 64>>;
 using ForwardChunk = Bucket<512, 16>;
 
 /// All rows of a norm usually share its parameters, and so their gradients; those of a softmax do
 /// not.
-using NormGradientLadder = Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>,
-                                  Bucket<64, 8>, Bucket<32, 32, 448, 0, 128>, Bucket<128, 16, 768>,
-                                  Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<1024, 16>>;
+using NormGradientLadder =
+    Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>, Bucket<64, 8>,
+           Bucket<32, 32, 448, 0, 128>, Bucket<128, 16, 768>, Bucket<256, 16, 768>,
+           Bucket<256, 32, 512>, Bucket<512, 32, 512>, OfCluster<4, 256, 32, 512>,
+           OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Bucket<128, 16, 768>,
-           Bucket<256, 16, 768>, Bucket<256, 32, 512, 768>, Bucket<1024, 16>>;
+           Bucket<256, 16, 768>, Bucket<256, 32, 512, 768>, Bucket<512, 32, 512>,
+           OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using GradientChunk = Bucket<512, 16, 512>;
 
 /// Those of few_cols. What costs a compiler is how many values a thread has, in a gradient above
@@ -105,8 +143,9 @@ struct Either<true, Many, Few> {
 template <class Range, class Many, class Few>
 using LadderOf = typename Either<Range::kFew, Many, Few>::type;
 
-/// Calls f.resident<Bucket, kExact>() for the first bucket that holds the columns (kExact: all of its
-/// registers), f.chunked<Chunk>() if none does. Only what the range allows is instantiated.
+/// Calls f.resident<Bucket, kLeast, kExact>() for the first bucket that holds the columns, of which
+/// there are at least kLeast (kExact: as many as it holds), and f.chunked<Chunk>() if none does. Only
+/// what the range allows is instantiated.
 template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
 auto climb(Ladder<>, int64_t cols, const F& f) {
   (void)cols;
@@ -120,13 +159,15 @@ template <class Compute, class Range, class Chunk, int64_t kBelow, class F, clas
           class... Rest>
 auto climb(Ladder<First, Rest...>, int64_t cols, const F& f) {
   constexpr int64_t kCapacity = First::template kCapacity<Compute>;
+  constexpr int64_t kLeast = larger<int64_t>(Range::kLow, kBelow + 1);
   if constexpr (Range::kLow <= kCapacity && Range::kHigh > kBelow) {
     if (cols <= kCapacity) {
       if constexpr (Range::kHigh >= kCapacity && !Range::kFew) {
-        if (cols == kCapacity) return f.template resident<First, true>();
+        if (cols == kCapacity) return f.template resident<First, kLeast, true>();
       }
-      if constexpr (Range::kLow < kCapacity || Range::kFew)
-        return f.template resident<First, false>();
+      if constexpr (kLeast < kCapacity || Range::kFew) {
+        return f.template resident<First, kLeast, false>();
+      }
     }
   }
   return climb<Compute, Range, Chunk, kCapacity>(Ladder<Rest...>{}, cols, f);

@@ -30,6 +30,13 @@ struct AsOperand {
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     inner.template store<N>(static_cast<const Compute*>(value), row, col);
   }
+#if defined(FUSEDOPS_CUDA)
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    inner.prefetch_all(row, begin, end, by);
+  }
+#endif
 };
 
 /// A LOAD without a gradient of its own: the gradient wanted is that of what it reads.
@@ -75,6 +82,15 @@ struct Form<Store<Target, Functors>> {
   static constexpr int kMost = 16;
 };
 
+template <class T>
+struct IsLoad : IsSame<int, T> {};
+template <class Source, class... Functors>
+struct IsLoad<Load<Source, Functors...>> : IsSame<int, int> {};
+template <class T>
+struct IsStore : IsSame<int, T> {};
+template <class Target, class Functors>
+struct IsStore<Store<Target, Functors>> : IsSame<int, int> {};
+
 template <class LoadT>
 constexpr void refuse_masks_in_norm() {
   static_assert(!Form<LoadT>::kMasks,
@@ -82,14 +98,26 @@ constexpr void refuse_masks_in_norm() {
                 "norm has no meaning for");
 }
 
-/// Whether every pack of every operand that it is called with is one aligned access.
-struct AllWide {
-  bool wide = true;
+/// What is asked of the operands that it is called with. wide: whether every pack of each is one
+/// aligned access; fits: whether there is memory for each, and a layout has all rows of the dispatch.
+struct Operands {
+  int64_t rows;
+  bool wide = true, fits = true;
+
   template <class T>
   FUSEDOPS_HD void operator()(const T&) {}
+  template <class T, int kRank, Column kColumn, int W>
+  FUSEDOPS_HD void operator()(const View<T, kRank, kColumn, W>& view) {
+    fits = fits && view.data != nullptr;
+  }
+  template <class V>
+  FUSEDOPS_HD void operator()(const ReadOnly<V>& view) {
+    (*this)(static_cast<const V&>(view));
+  }
   template <class T, class Map>
   FUSEDOPS_HD void operator()(const Operand<T, Map>& operand) {
     wide = wide && operand.width >= 16 / int(sizeof(T));
+    fits = fits && operand.data != nullptr && has_rows(operand.rows);
   }
   template <class To>
   FUSEDOPS_HD void operator()(const Accumulated<To>& target) {
@@ -118,6 +146,16 @@ struct AllWide {
   template <class Inner>
   FUSEDOPS_HD void operator()(const AsOperand<Inner>& composed) {
     (*this)(composed.inner);
+  }
+
+ private:
+  template <class Map>
+  FUSEDOPS_HD bool has_rows(const Map&) const {
+    return true;
+  }
+  template <int kRank>
+  FUSEDOPS_HD bool has_rows(const Layout<kRank>& layout) const {
+    return layout.count() >= rows;
   }
 };
 

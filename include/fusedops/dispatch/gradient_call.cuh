@@ -62,6 +62,7 @@ struct GradientArguments {
   Slices slices;
   RowsOf<kAccess> rows;
   int64_t cols;
+  int64_t even;  // as in RowsArguments
 };
 
 #if !defined(__CUDACC_RTC__)
@@ -85,8 +86,8 @@ struct GradientCall {
 
   template <Access kAccess, class Places>
   GradientArguments<kAccess, Op, LoadT, Upstream, StoreT, Kept, To, Places> arguments(
-      const Places& places, const Slices& slices) const {
-    return {op, load, upstream, store, kept, to, places, slices, {rows}, cols};
+      const Places& places, const Slices& slices, int64_t even = 0) const {
+    return {op, load, upstream, store, kept, to, places, slices, {rows}, cols, even};
   }
 
   /// Whether rows, columns, groups and targets are as they must be.
@@ -111,19 +112,25 @@ struct GradientCall {
     Placer<Compute, Sums::kMemory> placer{cut, cols, 0, {nullptr, 0}};
     return all_parts<Compute, Sums::kMemory>(wanted, mapped(wanted, placer), cut, cols);
   }
-  /// Whether every pack of every operand is one aligned access.
-  bool wide() const {
-    AllWide all;
+  /// The operands that it reads and writes. Gradients that all rows share are summed in the
+  /// workspace, which is aligned.
+  Operands operands() const {
+    Operands all{rows};
+    for_each(wanted, [&](const auto& one) {
+      constexpr Sharing kSharing = kSharingOf<decltype(one.to)>;
+      const bool wide = all.wide;
+      if constexpr (kSharing == Sharing::kGroup) {
+        all(one.to.to);
+      } else {
+        all(one.to);
+        if constexpr (kSharing != Sharing::kNone) all.wide = wide;
+      }
+    });
     all(load);
     all(upstream);
-    all(store);
+    store.chain.operands(all);
     all(to);
-    for_each(wanted, [&](const auto& one) {
-      // Gradients that all rows share are summed in the workspace, which is aligned.
-      if constexpr (kSharingOf<decltype(one.to)> == Sharing::kNone) all(one.to);
-      if constexpr (kSharingOf<decltype(one.to)> == Sharing::kGroup) all(one.to.to);
-    });
-    return all.wide;
+    return all;
   }
 
  private:
@@ -195,11 +202,13 @@ struct SumsOf {
   static constexpr int64_t kRegisterSums = 512;    // columns
   static constexpr int64_t kAnywhere = 96 * 1024;  // bytes of shared memory that every device has
   static constexpr int64_t kCapacity = Bucket::template kCapacity<Compute>;
-  static constexpr int64_t kBytes =
-      kSumsOf<Wanted>.by_column * Bucket::kRows * kCapacity * int64_t(sizeof(Compute));
+  static constexpr int64_t kBytes = kSumsOf<Wanted>.by_column * Bucket::kRows *
+                                    (kCapacity / Bucket::kCluster) *
+                                    int64_t(sizeof(Compute));  // of a block
   static constexpr Sums value = kCapacity <= kRegisterSums ? Sums::kRegisters : Sums::kShared;
   static constexpr bool kMayLack = value == Sums::kShared && kBytes > kAnywhere;
-  static constexpr bool kPersistent = kSumsOf<Wanted>.any || kCapacity > 8192;
+  static constexpr bool kPersistent =
+      kSumsOf<Wanted>.any || (kCapacity > 8192 && Bucket::kCluster == 1);
 };
 
 }  // namespace detail

@@ -35,6 +35,7 @@ Status run_gradient(const Threads& threads, const Call& call) {
     sum_on_host(call.no_parts());
     return Status::kSuccess;
   }
+  if (!call.operands().fits) return Status::kInvalidValue;
   const Slicing cut = cut_on_host(all, call.rows, call.cols);
   Placer<Compute, Sums::kMemory> placer{cut, call.cols, 0, {static_cast<char*>(call.workspace), 0}};
   const auto places = mapped(call.wanted, placer);

@@ -13,9 +13,10 @@ namespace detail {
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
-    gradient_rows_kernel(const __grid_constant__ Arguments a) {
+/// kPrefetches: the next row of a slice, in a grid of persistent blocks. Without it rows of clusters
+/// are prefetched that are another slice's.
+template <class Schedule, bool kPrefetches, class Arguments>
+__device__ __forceinline__ void gradient_of_rows(const Arguments& a) {
   using Compute = typename Arguments::Compute;
   const auto& load = drawn(a.load);
   const auto& upstream = drawn(a.upstream);
@@ -25,9 +26,31 @@ __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
   check_on_device<Compute, true>(upstream);
   check_on_device<Compute, true>(store);
   check_on_device<Compute, true>(to);
-  gradient_kernel<Schedule, kPrefetches ? Prefetch::kPerThread : Prefetch::kNever>(
+  constexpr bool kAcross =
+      Schedule::kBlocks > 1 && reads_ahead<decltype(a.load), decltype(a.upstream)>();
+  constexpr Prefetch kPrefetch = kPrefetches ? Prefetch::kPerThread
+                                 : kAcross   ? Prefetch::kAcrossRows
+                                             : Prefetch::kNever;
+  gradient_kernel<Schedule, kPrefetch>(
       a.op, load, upstream, store, a.kept, to, targets_of<Side::kLoad>(a.places),
-      targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols);
+      targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols,
+      kAcross && !kPrefetches ? rows_ahead<decltype(a.load)>(a.cols, 2) : 1, a.even);
+}
+template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
+__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
+    gradient_rows_kernel(const __grid_constant__ Arguments a) {
+  gradient_of_rows<Schedule, kPrefetches>(a);
+}
+// As clustered_rows_kernel.
+template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
+__global__ void __launch_bounds__(Schedule::kThreads, kBlocks)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __cluster_dims__(Schedule::kBlocks, 1, 1)
+#endif
+        clustered_gradient_rows_kernel(const __grid_constant__ Arguments a) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  gradient_of_rows<Schedule, kPrefetches>(a);
+#endif
 }
 
 template <class... Found>
@@ -57,7 +80,7 @@ cudaError_t launch_sums(cudaStream_t stream, const Parts& parts) {
 
 /// The row partition on the current device for a bucket whose sums take so many bytes of shared
 /// memory. kPersistent: blocks process several rows each; otherwise a slice is one row.
-template <class Bucket, bool kPersistent>
+template <class Bucket, bool kPersistent, int kCluster = 1>
 cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
   int multiprocessors = 0;
   int64_t shared = 0;
@@ -70,41 +93,61 @@ cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Sli
   constexpr int kMany = 4096 / Bucket::kBlock;
   const int64_t blocks =
       demand.group > 1 && Bucket::kPersistentBlocks < kMany ? kMany : Bucket::kPersistentBlocks;
-  const int64_t most = kPersistent ? multiprocessors * blocks * Bucket::kRows : rows;
+  // Clusters of more than two blocks do not fill the groups of multiprocessors (GPCs) of a device:
+  // schedule/backward.py has what one H200 holds of them.
+  constexpr int kLost = kCluster <= 2 ? 0 : kCluster <= 4 ? 6 : 9;  // percent
+  const int64_t clusters = multiprocessors * blocks / kCluster * (100 - kLost) / 100;
+  const int64_t most = kPersistent ? larger<int64_t>(clusters, 1) * Bucket::kRows : rows;
   *cut = {cut_rows(rows, most, demand.group, Bucket::kRows), Bucket::kRows, bytes > shared};
   return cudaSuccess;
 }
 
+/// What f.with() returns where a bucket's clusters do not run on the device, or do not pay: one block
+/// processes their chunks.
+inline constexpr cudaError_t kNoClusters = cudaErrorNotSupported;
+
 /// The callbacks of climb() for a gradient: partitions the rows for the bucket, chooses where sums
-/// over rows are kept, and returns f.with<Bucket, Storage, kExact, kSums, kPersistent>(cut).
+/// over rows are kept, and returns f.with<Bucket, Storage, kLeast, kExact, kSums, kPersistent>(cut).
 template <class Compute, class Wanted, class F>
 struct OnBucket {
   const F& f;
   Demand all;
   int64_t rows;
 
-  template <class Bucket, bool kExact>
+  template <class Bucket, int64_t kLeast, bool kExact>
   cudaError_t resident() const {
     using Where = SumsOf<Wanted, Compute, Bucket>;
     constexpr bool kPersistent = Where::kPersistent;
     Slicing cut{};
-    const cudaError_t status = cut_on_device<Bucket, kPersistent>(all, rows, Where::kBytes, &cut);
+    cudaError_t status =
+        cut_on_device<Bucket, kPersistent, Bucket::kCluster>(all, rows, Where::kBytes, &cut);
     if (status != cudaSuccess) return status;
-    if constexpr (Where::kMayLack) {
-      if (cut.in_memory) {
-        return f.template with<Bucket, InRegisters, kExact, Sums::kMemory, kPersistent>(cut);
-      }
+    status = on<Bucket, kLeast, kExact, Where, kPersistent>(cut);
+    if constexpr (Bucket::kCluster > 1) {
+      if (status == kNoClusters) return chunked<Bucket>();
     }
-    return f.template with<Bucket, InRegisters, kExact, Where::value, kPersistent>(cut);
+    return status;
   }
   template <class Bucket>
   cudaError_t chunked() const {
     Slicing cut{};
     const cudaError_t status = cut_on_device<Bucket, kSumsOf<Wanted>.any>(all, rows, 0, &cut);
     if (status != cudaSuccess) return status;
-    return f.template with<Bucket, Streamed, false, Sums::kMemory, false>(cut);
+    return f.template with<Bucket, Streamed, 0, false, Sums::kMemory, false>(cut);
   }
   cudaError_t outside() const { return cudaErrorInvalidValue; }
+
+ private:
+  template <class Bucket, int64_t kLeast, bool kExact, class Where, bool kPersistent>
+  cudaError_t on(const Slicing& cut) const {
+    if constexpr (Where::kMayLack) {
+      if (cut.in_memory) {
+        return f.template with<Bucket, InRegisters, kLeast, kExact, Sums::kMemory, kPersistent>(
+            cut);
+      }
+    }
+    return f.template with<Bucket, InRegisters, kLeast, kExact, Where::value, kPersistent>(cut);
+  }
 };
 
 template <class Compute, class Range, class Ladder, class Wanted, class F>
@@ -114,33 +157,52 @@ cudaError_t on_bucket(const Wanted&, const F& f, const Demand& all, int64_t rows
   return climb<Compute, Range, Chunk, 0>(Ladder{}, cols, callbacks);
 }
 
-/// Measures the workspace.
+/// Measures the workspace: with clusters and without.
 template <class Compute, class Wanted>
 struct MeasureGradient {
   const Wanted& wanted;
   int64_t cols;
   size_t* bytes;
 
-  template <class Bucket, class Storage, bool kExact, Sums kSums, bool kPersistent>
+  template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
     Placer<Compute, kSums> placer{cut, cols, 0, {nullptr, 0}};
     (void)mapped(wanted, placer);
     if (placer.workspace.used > *bytes) *bytes = placer.workspace.used;
-    return cudaSuccess;
+    return Bucket::kCluster > 1 && IsSame<Storage, InRegisters>::value ? kNoClusters : cudaSuccess;
   }
 };
 
 /// Launches the gradient kernel, and the second stage if slices share sums.
-template <class Call, int kWidth, Access kAccess>
+template <class Range, class Call, int kWidth, Access kAccess>
 struct LaunchGradient {
   using Compute = typename Call::Compute;
   cudaStream_t stream;
   const Call& call;
 
-  template <class Bucket, class Storage, bool kExact, Sums kSums, bool kPersistent>
+  template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
-    constexpr bool kWide = kAccess == Access::kWide;
-    using Schedule = typename Bucket::template Of<Storage, Compute, kWidth, kExact && kWide>;
+    if constexpr (IsSame<Storage, Streamed>::value) {
+      using Schedule = typename Bucket::template Chunked<Streamed, Compute, kWidth>;
+      return go<Bucket, Schedule, kSums, kPersistent>(cut);
+    } else if constexpr (Bucket::kCluster > 1 && !kPersistent && !(kWide && (kExact || kAhead))) {
+      return kNoClusters;  // as in a forward pass; but slices are the same for all accesses
+    } else if constexpr (kWide && kExact && !Range::kFew) {
+      using Exact = typename Bucket::template Resident<Compute, kWidth, kLeast, true, false>;
+      return go<Bucket, Exact, kSums, kPersistent>(cut);
+    } else {
+      constexpr bool kPieces = !kWide || Range::kFew;
+      using Others = typename Bucket::template Resident<Compute, kWidth, kLeast, false, kPieces>;
+      return go<Bucket, Others, kSums, kPersistent>(cut);
+    }
+  }
+
+ private:
+  static constexpr bool kWide = kAccess == Access::kWide;
+  static constexpr bool kAhead = reads_ahead<decltype(Call::load), decltype(Call::upstream)>();
+
+  template <class Bucket, class Schedule, Sums kSums, bool kPersistent>
+  cudaError_t go(const Slicing& cut) const {
     // All persistent blocks must fit on the device at a time: one that did not would start when the
     // others have ended.
     constexpr int kBlocks = !kWide ? 0 : kPersistent ? Bucket::kPersistentBlocks : Bucket::kBlocks;
@@ -150,13 +212,23 @@ struct LaunchGradient {
                                   {static_cast<char*>(call.workspace), 0}};
     const auto places = mapped(call.wanted, placer);
     if (!call.has(placer.workspace.used)) return cudaErrorInvalidValue;
-    const int64_t blocks = cut.slices.per_span / Bucket::kRows;
+    const int64_t blocks = cut.slices.per_span / Bucket::kRows * Schedule::kBlocks;
     if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-    const auto arguments = call.template arguments<kAccess>(places, cut.slices);
+    const auto arguments = call.template arguments<kAccess>(
+        places, cut.slices, Bucket::template even_chunk<kWidth>(call.cols));
     using Arguments = typename Plain<decltype(arguments)>::type;
-    const cudaError_t status =
-        launch(gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>, blocks,
-               Bucket::kBlock, placer.offset * int64_t(sizeof(Compute)), stream, arguments);
+    void (*kernel)(const Arguments) = nullptr;
+    if constexpr (Schedule::kBlocks > 1) {
+      kernel = clustered_gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
+      bool run = false;
+      const cudaError_t status = clusters_run(kernel, &run);
+      if (status != cudaSuccess) return status;
+      if (!run) return kNoClusters;
+    } else {
+      kernel = gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
+    }
+    const cudaError_t status = launch(kernel, blocks, Bucket::kBlock,
+                                      placer.offset * int64_t(sizeof(Compute)), stream, arguments);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }
@@ -173,8 +245,12 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
     using Buckets = LadderOf<Range, Ladder, FewGradientLadder>;
     return on_bucket<Compute, Range, Buckets>(call.wanted, launcher, all, call.rows, call.cols);
   };
-  if (call.wide()) return go(LaunchGradient<Call, kWidth, Access::kWide>{stream, call});
-  return go(LaunchGradient<Call, kWidth, Access::kNarrow>{stream, call});
+  const Operands operands = call.operands();
+  if (!operands.fits) return cudaErrorInvalidValue;
+  // One kernel less to compile: wide accesses of rows whose end cuts a pack are as narrow ones.
+  if (operands.wide && (Range::kFew || call.cols % kWidth == 0))
+    return go(LaunchGradient<Range, Call, kWidth, Access::kWide>{stream, call});
+  return go(LaunchGradient<Range, Call, kWidth, Access::kNarrow>{stream, call});
 }
 
 #endif  // FUSEDOPS_CUDA

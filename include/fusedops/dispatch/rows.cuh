@@ -50,7 +50,38 @@ struct RowsArguments {
   KeepRow<Compute> keep;
   RowsOf<kAccess> rows;
   int64_t cols;
+  int64_t even;  // the columns of a chunk, where chunks are even
 };
+
+/// Whether a LOAD says where it reads, so that later rows can be prefetched: a composed one of an
+/// operand.
+template <class LoadT>
+struct ReadsOperand {
+  static constexpr bool value = false;
+  static constexpr int kBytes = 1;
+};
+template <class T, class Map, class... Functors>
+struct ReadsOperand<Load<Operand<T, Map>, Functors...>> {
+  static constexpr bool value = true;
+  static constexpr int kBytes = sizeof(T);
+};
+template <class T, class Map>
+struct ReadsOperand<Operand<T, Map>> : ReadsOperand<Load<Operand<T, Map>>> {};
+template <class T>
+struct ReadsOperand<OnlyValues<T>> : ReadsOperand<T> {};
+template <class T>
+struct ReadsOperand<AsOperand<T>> : ReadsOperand<T> {};
+template <class... Loads>
+FUSEDOPS_HD constexpr bool reads_ahead() {
+  return (ReadsOperand<typename Plain<Loads>::type>::value && ...);
+}
+/// How many rows ahead, of `streams` tensors: 4 MiB of each of two are far less than the L2 cache
+/// has, and more than all blocks process at a time.
+template <class LoadT>
+FUSEDOPS_HD int64_t rows_ahead(int64_t cols, int streams) {
+  constexpr int64_t kBytes = 8 << 20;
+  return larger<int64_t>(1, kBytes / (streams * cols * ReadsOperand<LoadT>::kBytes));
+}
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
@@ -61,7 +92,25 @@ __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
   const auto& store = drawn(a.store);
   check_on_device<typename Arguments::Compute, false>(load);
   check_on_device<typename Arguments::Compute, false>(store);
-  row_kernel<Schedule>(a.op, load, store, a.keep, a.rows, a.cols);
+  row_kernel<Schedule, false, false, false, true>(a.op, load, store, a.keep, a.rows, a.cols, 0,
+                                                  a.even);
+}
+
+// What is compiled for an older architecture has no clusters; `clusters_run` says so at run time.
+template <class Schedule, class Arguments>
+__global__ void __launch_bounds__(Schedule::kThreads)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __cluster_dims__(Schedule::kBlocks, 1, 1)
+#endif
+        clustered_rows_kernel(const __grid_constant__ Arguments a) {
+  const auto& load = drawn(a.load);
+  const auto& store = drawn(a.store);
+  check_on_device<typename Arguments::Compute, false>(load);
+  check_on_device<typename Arguments::Compute, false>(store);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  row_kernel<Schedule, reads_ahead<decltype(a.load)>(), false, false, true>(
+      a.op, load, store, a.keep, a.rows, a.cols, rows_ahead<decltype(a.load)>(a.cols, 1), a.even);
+#endif
 }
 
 /// An attribute of the current device.
@@ -78,6 +127,17 @@ inline cudaError_t shared_limit(int64_t* limit) {
   int most = 0;
   const cudaError_t status = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
   *limit = most - kReserved;
+  return status;
+}
+
+/// Whether the code of a kernel that the current device runs has clusters: neither the device nor
+/// the architecture that it was compiled for is older than sm_90.
+template <class Arguments>
+cudaError_t clusters_run(void (*kernel)(const Arguments), bool* run) {
+  cudaFuncAttributes found{};
+  const exported::Uncaptured uncaptured;  // it loads the kernel
+  const cudaError_t status = cudaFuncGetAttributes(&found, reinterpret_cast<const void*>(kernel));
+  *run = found.ptxVersion >= 90;
   return status;
 }
 
@@ -101,39 +161,73 @@ struct LaunchRows {
   cudaStream_t stream;
   const Arguments& arguments;
 
-  template <class Bucket, bool kExact>
+  /// Narrow accesses are bound by their loads: clusters do not help them, nor do kernels for constant
+  /// lengths or for whole packs.
+  template <class Bucket, int64_t kLeast, bool kExact>
   cudaError_t resident() const {
-    // Kernels for narrow accesses are bound by their loads: there one kernel less to compile is
-    // worth more than a constant row length.
-    constexpr bool kConstant = kExact && Arguments::kWide;
-    using Resident = typename Bucket::template Of<InRegisters, Compute, kWidth, kConstant>;
-    return with<Resident, Arguments::kWide ? Bucket::kBlocks : 0>(0);
+    if constexpr (!Arguments::kWide && Bucket::kCluster > 1) {
+      return chunked<Bucket>();
+    } else if constexpr (!Arguments::kWide || Range::kFew) {
+      return in_one_tile<Bucket, kLeast, false, true>();
+    } else if constexpr (kExact) {
+      return in_one_tile<Bucket, kLeast, true, false>();
+    } else if constexpr (Bucket::kCluster > 1) {
+      if constexpr (kAhead) {
+        if (arguments.cols % kWidth == 0) return in_one_tile<Bucket, kLeast, false, false>();
+      }
+      return chunked<Bucket>();
+    } else {
+      return in_one_tile<Bucket, kLeast, false, false>();
+    }
   }
 
   template <class Bucket>
   cudaError_t chunked() const {
-    using Shared = typename Bucket::template Of<InShared, Compute, kWidth, false>;
+    using Shared = typename Bucket::template Chunked<InShared, Compute, kWidth>;
     int64_t most = 0;
     const cudaError_t status = shared_limit(&most);
     if (status != cudaSuccess) return status;
-    const int64_t chunks = (arguments.cols + Shared::kTile - 1) / Shared::kTile;
+    const int64_t tiles = (arguments.cols + Shared::kTile - 1) / Shared::kTile;
+    const int64_t chunks = larger<int64_t>(tiles, Bucket::kCluster);
     const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
     // Narrow accesses and few kernels read twice; the bits are the same.
     if constexpr (Arguments::kWide && !Range::kFew) {
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
-      if (bytes + kParts <= most) return with<Shared, 0>(bytes);
+      if (bytes + kParts <= most) {
+        return with<Bucket, Shared>(rows_kernel<Shared, 0, Arguments>, bytes);
+      }
     }
-    return with<typename Bucket::template Of<Streamed, Compute, kWidth, false>, 0>(0);
+    using Twice = typename Bucket::template Chunked<Streamed, Compute, kWidth>;
+    return with<Bucket, Twice>(rows_kernel<Twice, 0, Arguments>, 0);
   }
 
   cudaError_t outside() const { return cudaErrorInvalidValue; }
 
  private:
-  template <class Schedule, int kBlocks>
-  cudaError_t with(int64_t shared) const {
-    return launch(rows_kernel<Schedule, kBlocks, Arguments>,
-                  exported::blocks(arguments.rows.count, Schedule::kRows),
-                  Schedule::kThreads * Schedule::kRows, shared, stream, arguments);
+  // Of a LOAD that says where it reads, later rows are prefetched.
+  static constexpr bool kAhead = reads_ahead<decltype(Arguments::load)>();
+
+  template <class Bucket, int64_t kLeast, bool kExact, bool kPieces>
+  cudaError_t in_one_tile() const {
+    using Resident = typename Bucket::template Resident<Compute, kWidth, kLeast, kExact, kPieces>;
+    if constexpr (Bucket::kCluster > 1) {
+      const auto kernel = clustered_rows_kernel<Resident, Arguments>;
+      bool run = false;
+      const cudaError_t status = clusters_run(kernel, &run);
+      if (status != cudaSuccess) return status;
+      return run ? with<Bucket, Resident>(kernel, 0) : chunked<Bucket>();
+    } else {
+      constexpr int kBlocks = Arguments::kWide ? Bucket::kBlocks : 0;
+      return with<Bucket, Resident>(rows_kernel<Resident, kBlocks, Arguments>, 0);
+    }
+  }
+  template <class Bucket, class Schedule>
+  cudaError_t with(void (*kernel)(const Arguments), int64_t shared) const {
+    Arguments mine = arguments;
+    mine.even = Bucket::template even_chunk<kWidth>(arguments.cols);
+    return launch(kernel,
+                  exported::blocks(arguments.rows.count, Schedule::kRows, Schedule::kBlocks),
+                  Schedule::kThreads * Schedule::kRows, shared, stream, mine);
   }
 };
 
@@ -141,7 +235,7 @@ template <class Range, int kWidth, Access kAccess, class Op, class LoadT, class 
 cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
                         const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
   using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT>;
-  const Arguments arguments{op, load, store, keep, {rows}, cols};
+  const Arguments arguments{op, load, store, keep, {rows}, cols, 0};
   const LaunchRows<Range, Arguments, kWidth> launch{stream, arguments};
   using Buckets = LadderOf<Range, ForwardLadder, FewForwardLadder>;
   return climb<typename Op::Compute, Range, ForwardChunk, 0>(Buckets{}, cols, launch);
@@ -150,10 +244,14 @@ cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, co
 template <class Range, int kWidth, class Op, class LoadT, class StoreT>
 cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
                      const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
-  AllWide all;
+  Operands all{rows};
   all(load);
   all(store);
-  return all.wide
+  if (!all.fits) return cudaErrorInvalidValue;
+  // Few kernels, and chunks, take rows whose end cuts a pack; others are as narrow ones.
+  const bool whole = Range::kFew || cols % kWidth == 0 ||
+                     cols > LongestTile::template kCapacity<typename Op::Compute>;
+  return all.wide && whole
              ? launch_rows<Range, kWidth, Access::kWide>(stream, op, load, store, keep, rows, cols)
              : launch_rows<Range, kWidth, Access::kNarrow>(stream, op, load, store, keep, rows,
                                                            cols);
@@ -187,6 +285,10 @@ template <class Range, int kWidth, class Op, class LoadT, class StoreT>
 Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
                 const StoreT& given_store, const KeepRow<typename Op::Compute>& keep, int64_t rows,
                 int64_t cols) {
+  Operands all{rows};
+  all(given_load);
+  all(given_store);
+  if (!all.fits) return Status::kInvalidValue;
   const auto& load = drawn(given_load);
   const auto& store = drawn(given_store);
   with_host_schedule<Range>(cols, [&](auto schedule) {
@@ -212,6 +314,10 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
   using Compute = typename Op::Compute;
   using Range = RangeOf<Cols>;
   check_compute<Compute>();
+  static_assert(
+      !IsStore<LoadT>::value && !IsLoad<StoreT>::value,
+      "fusedops: LOAD and STORE are exchanged: the LOAD, load(source, functors...), comes "
+      "before the STORE, store(functors..., target)");
   const auto on = detail::place(where);
   const int64_t cols = Range::count(given);
   if (rows < 0 || cols < Range::kLow || cols > Range::kHigh) return detail::invalid_value(on);

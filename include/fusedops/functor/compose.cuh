@@ -23,6 +23,7 @@ struct Chain {
   static constexpr bool kBounds = false;
   static constexpr bool kMasksBounds = true;
   static constexpr bool kSkips = false;
+  static constexpr bool kEnds = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
@@ -55,6 +56,10 @@ template <int kFirst, class F, class... Rest>
 struct Chain<kFirst, F, Rest...> {
   F first;
   Chain<kFirst + 1, Rest...> rest;
+  static_assert(
+      !detail::ends<F>() || sizeof...(Rest) == 0,
+      "fusedops: quantize() comes last in a STORE, before the target: what another functor "
+      "makes of its result would be neither scaled nor in its largest value");
 
   static constexpr bool kSavesHere = detail::saves<F>();
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
@@ -71,6 +76,7 @@ struct Chain<kFirst, F, Rest...> {
       Chain<kFirst + 1, Rest...>::kMasksBounds;
   static constexpr bool kSkips =
       detail::has_any<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kSkips;
+  static constexpr bool kEnds = detail::ends<F>() || Chain<kFirst + 1, Rest...>::kEnds;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -289,6 +295,7 @@ struct Store {
         v[i] = src[i] == detail::kMaskedResult<Compute> ? Compute(0) : made;
       }
     }
+    detail::refuse_to_round<Target, Functors::kEnds>();
     target.write(v, row, col);
   }
   template <class Visit>
@@ -339,6 +346,8 @@ FUSEDOPS_HD auto store_from(const F& first, const Next& next, const Rest&... res
 template <class Source, class... Functors>
 FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&... functors) {
   detail::refuse_pointers<Source, Functors...>();
+  detail::refuse_as_source<Source>();
+  detail::refuse_constructors<Source, Functors...>();
   return {source, detail::chain<0>(functors...)};
 }
 
@@ -346,6 +355,8 @@ FUSEDOPS_HD Load<Source, Functors...> load(const Source& source, const Functors&
 template <class First, class... Rest>
 FUSEDOPS_HD auto store(const First& first, const Rest&... rest) {
   detail::refuse_pointers<First, Rest...>();
+  detail::refuse_as_target<First, Rest...>();
+  detail::refuse_constructors<First, Rest...>();
   return detail::store_from<0>(first, rest...);
 }
 

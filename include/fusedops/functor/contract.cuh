@@ -206,6 +206,8 @@
 
 namespace fusedops {
 
+struct Absent;
+
 /// A half-open range of columns.
 struct Columns {
   int64_t begin, end;
@@ -234,6 +236,31 @@ FUSEDOPS_HD constexpr auto refuse_pointers() {
                 "row_stride), broadcast(pointer, layout), per_column(pointer), per_row(pointer) or "
                 "single(pointer)");
 }
+
+/// Whether nothing may come after a functor but the target.
+template <class F>
+using EndsFlag = Flag<F::kEnds>;
+template <class F>
+FUSEDOPS_HD constexpr bool ends() {
+  return flag<false, EndsFlag, F>();
+}
+template <class T>
+using ElementOf = typename T::Element;
+template <class Target, bool kEnds>
+FUSEDOPS_HD constexpr void refuse_to_round() {
+  if constexpr (kEnds && detected<ElementOf, Target>()) {
+    static_assert(sizeof(DetectedOr<char, ElementOf, Target>) == 1,
+                  "fusedops: quantize() before a target that is not of 8 bits: its scale is for "
+                  "float8_e4m3 or float8_e5m2");
+  }
+}
+
+template <class T>
+using SourceCall =
+    decltype(any_of<const T>().read(any_of<float[1]>(), any_of<const RowIndex<1>>(), int64_t(0)));
+template <class T>
+using TargetCall = decltype(any_of<const T>().write(any_of<const float[1]>(),
+                                                    any_of<const RowIndex<1>>(), int64_t(0)));
 
 struct Ignore {
   template <class T>
@@ -269,6 +296,35 @@ using PrefetchAllCall = decltype(any_of<const F>().prefetch_all(any_of<const Row
                                                                 int64_t(0), any_of<By>()));
 template <class F>
 using OperandsCall = decltype(any_of<const F>().operands(any_of<Ignore>()));
+
+template <class Source>
+FUSEDOPS_HD constexpr auto refuse_as_source() {
+  static_assert(detected<SourceCall, Source>(),
+                "fusedops: load(source, functors...) begins with what it reads, as direct(pointer, "
+                "row_stride); functors follow in the order in which they run");
+}
+template <class First, class... Rest>
+FUSEDOPS_HD constexpr auto refuse_as_target() {
+  if constexpr (sizeof...(Rest) > 0) {
+    static_assert(!detected<TargetCall, First>() || detected<FunctorCall, First, float, int64_t>(),
+                  "fusedops: store(functors..., target) ends with what it writes, as "
+                  "direct(pointer, row_stride); functors come before it in the order in which they "
+                  "run");
+    refuse_as_target<Rest...>();
+  } else {
+    static_assert(detected<TargetCall, First>() || IsSame<First, Absent>::value,
+                  "fusedops: store(functors..., target) ends with what it writes, as "
+                  "direct(pointer, row_stride), or Absent{} where a gradient does not write it");
+  }
+}
+/// Refuses what the launch of a kernel cannot copy: it copies bytes.
+template <class... T>
+FUSEDOPS_HD constexpr auto refuse_constructors() {
+  static_assert(
+      (__is_trivially_copyable(T) && ...),
+      "fusedops: a functor or an operand is copied to the GPU by bytes, so it is trivially "
+      "copyable: no virtual members, and no copy constructor or destructor of its own");
+}
 
 // Flags.
 template <class F>

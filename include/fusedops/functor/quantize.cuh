@@ -17,6 +17,7 @@ struct Quantize {
   Factor factor;
   Amax amax;
   static constexpr int kGradients = 0;
+  static constexpr bool kEnds = true;
 
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

@@ -113,6 +113,22 @@ class Attributes {
   bool cluster_;
 };
 
+/// While it lives, this thread may load a kernel though a graph is being captured.
+class Uncaptured {
+ public:
+  Uncaptured() { status_ = cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Uncaptured(const Uncaptured&) = delete;
+  Uncaptured& operator=(const Uncaptured&) = delete;
+  ~Uncaptured() {
+    if (status_ == cudaSuccess) (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  cudaError_t status() const { return status_; }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  cudaError_t status_;
+};
+
 /// Launches a kernel that has one argument; never waits. `grid`: blocks, `block`: threads per
 /// block, `shared`: bytes of dynamic shared memory, `cluster`: blocks per cluster. `most`: the
 /// bytes of dynamic shared memory to opt in to, if more than `shared`, or kAllShared.
@@ -120,9 +136,8 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
                           cudaStream_t stream, void* argument, int cluster = 1, int most = 0) {
   if (grid == 0) return cudaSuccess;  // no rows
   if (grid > 0x7fffffff) return cudaErrorInvalidConfiguration;
-  // A kernel is loaded at its first launch, which must not fail because a graph is being captured.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaError_t status = cudaThreadExchangeStreamCaptureMode(&mode);
+  const Uncaptured uncaptured;  // a kernel is loaded at its first launch
+  cudaError_t status = uncaptured.status();
   if (status != cudaSuccess) return status;
   const int size = shared > kPlainShared ? static_cast<int>(shared) : 0;
   const bool wide = cluster > 8;  // more than every device has
@@ -139,8 +154,7 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
     // After cudaDeviceReset() a kernel has lost what it was given: once more.
     if (status != cudaErrorInvalidValue) break;
   }
-  const cudaError_t restored = cudaThreadExchangeStreamCaptureMode(&mode);
-  return status == cudaSuccess ? restored : status;
+  return status;
 }
 
 #endif  // __CUDACC__

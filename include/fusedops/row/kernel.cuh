@@ -103,9 +103,11 @@ __device__ __forceinline__ void prepare() {
 /// kPrefetches: a row is prefetched into the L2 cache `ahead` rows early, for whichever block
 /// processes it. kStages: rows are staged in shared memory (row/staging.cuh), unless the LOAD
 /// excludes columns: it may then read packs next to those of its block. kRelays: as in
-/// ClusterHandshake. `even`: the columns per chunk of a schedule with even chunks.
+/// ClusterHandshake. kBranchless: as in load_tile. `even`: the columns per chunk of a schedule with
+/// even chunks.
 template <class Schedule, bool kPrefetches = false, bool kStages = false, bool kRelays = false,
-          class Op, class LoadT, class StoreT, class Statistics, class Rows>
+          bool kBranchless = false, class Op, class LoadT, class StoreT, class Statistics,
+          class Rows>
 __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, StoreT store,
                                            const Statistics& statistics, const Rows& rows,
                                            int64_t cols, int64_t ahead = 0, int64_t even = 0) {
@@ -169,7 +171,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
-        load_tile<false>(tile, source, row, begin + first_col, bounds, Op::padding_value());
+        load_tile<false, kBranchless>(tile, source, row, begin + first_col, bounds,
+                                      Op::padding_value());
       } else {
         tile.fill(Op::padding_value());
       }

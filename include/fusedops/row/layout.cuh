@@ -74,6 +74,13 @@ struct Layout {
     return sum + row * stride[0];
   }
 
+  /// The number of rows.
+  FUSEDOPS_HD int64_t count() const {
+    int64_t rows = 1;
+    for (int d = 0; d < kRank; ++d) rows *= divider[d].size;
+    return rows;
+  }
+
   /// The number of neighbouring rows that share their elements; 0 where rows that are not
   /// neighbours share them.
   FUSEDOPS_HD int64_t repeats() const {

@@ -42,6 +42,18 @@ FUSEDOPS_HD constexpr void refuse_to_write() {
       "a pointer without const as the target of a STORE, a stream or a gradient");
 }
 
+/// Refuses a result in integers: a fraction would be cut off. The types of 8 bits are for quantize().
+template <class T>
+FUSEDOPS_HD constexpr void refuse_integers() {
+  constexpr bool kInteger = IsSame<T, short>::value || IsSame<T, unsigned short>::value ||
+                            IsSame<T, int>::value || IsSame<T, unsigned>::value ||
+                            IsSame<T, long>::value || IsSame<T, unsigned long>::value ||
+                            IsSame<T, long long>::value || IsSame<T, unsigned long long>::value;
+  static_assert(!kInteger,
+                "fusedops: a result goes to integers, which would cut off its fraction: use half, "
+                "bfloat16, float or double, or quantize() before a target of 8 bits");
+}
+
 /// A view of memory that is const.
 template <class View>
 struct ReadOnly : View {
@@ -94,6 +106,14 @@ struct Operand {
     if (is_wide<N, Row>()) whole(row).template prefetch<N>(row, col);
   }
 
+#if defined(FUSEDOPS_CUDA)
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    if (is_wide<kWidest, Row>()) whole(row).prefetch_all(row, begin, end, by);
+  }
+#endif
+
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void read_again(Compute (&value)[N], const Row& row, int64_t col) const {
     if constexpr (kIsPack<N>) {
@@ -105,6 +125,7 @@ struct Operand {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     detail::refuse_to_write<T>();
+    detail::refuse_integers<T>();
     if constexpr (kIsPack<N>) {
       if (is_wide<N, Row>()) return whole(row).write(value, row, col);
     }
@@ -144,7 +165,12 @@ struct Operand {
   }
   template <class Row>
   FUSEDOPS_HD View<Element, 0, Column::kStrided, 1> pieces(const Row& row) const {
-    return {const_cast<Element*>(data) + rows(row), {}, column_stride};
+    Element* from = const_cast<Element*>(data) + rows(row);
+    int64_t stride = column_stride;
+#if defined(FUSEDOPS_ON_DEVICE)
+    asm volatile("" : "+l"(from), "+l"(stride));
+#endif
+    return {from, {}, stride};
   }
 };
 

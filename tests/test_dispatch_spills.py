@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""No kernel of a C++ dispatch spills more registers than a few, on any architecture."""
+
+import re
+import subprocess
+
+import pytest
+from cpptest import FOLDER, find_nvcc
+
+from fusedops.jit import env
+
+#: The dispatches of tests/cpp/spills.cu.
+DISPATCHES = (
+    "softmax",
+    "norms",
+    "layer_norm of parameters",
+    "softmax gradients",
+    "layer_norm gradient",
+    "rms_norm gradient",
+)
+#: Bytes of a thread. A number or two in local memory cost nothing that can be measured.
+MOST = 64
+
+
+def points():
+    """Every dispatch, dtype and architecture; CI takes the widest packs on two architectures."""
+    for dtype in ("half", "bfloat16", "float", "double"):
+        for arch in (80, 90, 100, 120):
+            usual = dtype == "half" and arch in (90, 100)
+            marks = [pytest.mark.thorough] if usual else [pytest.mark.exhaustive]
+            for number, name in enumerate(DISPATCHES):
+                yield pytest.param(dtype, arch, number, marks=marks, id=f"{name}-{dtype}-{arch}")
+
+
+@pytest.mark.parametrize(("dtype", "arch", "number"), points())
+def test_no_kernel_spills(tmp_path, dtype, arch, number):
+    compute = "double" if dtype == "double" else "float"
+    done = subprocess.run(
+        [
+            find_nvcc(),
+            "-std=c++17",
+            "-cubin",
+            f"-arch=sm_{arch}",
+            f"-I{env.include_dir()}",
+            "-Xptxas=-v",
+            f"-DPASS={number}",
+            f"-DTYPE={dtype}",
+            f"-DCT={compute}",
+            str(FOLDER / "spills.cu"),
+            "-o",
+            str(tmp_path / "kernels.cubin"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env.compiler_environment(),
+    )
+    log = done.stdout + done.stderr
+    assert done.returncode == 0, log
+    spilled = {int(stores) for stores in re.findall(r"(\d+) bytes spill stores", log)}
+    assert spilled, log
+    assert max(spilled) <= MOST, log
