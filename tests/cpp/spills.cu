@@ -6,22 +6,49 @@
 #include <fusedops/rms_norm.cuh>
 #include <fusedops/softmax.cuh>
 using namespace fusedops;
-using S = cudaStream_t; using I = int64_t;
+using S = cudaStream_t;
+using I = int64_t;
 #ifndef C
 #define C c
 #endif
 #if PASS == 0
-cudaError_t a(S s, const TYPE* x, TYPE* y, I r, I c) { return dispatch_softmax<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C); }
+cudaError_t a(S s, const TYPE* x, TYPE* y, I r, I c) {
+  return dispatch_softmax<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C);
+}
 #elif PASS == 1
-cudaError_t a(S s, const TYPE* x, TYPE* y, I r, I c) { return dispatch_layer_norm<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C, 1e-5); }
-cudaError_t b(S s, const TYPE* x, TYPE* y, I r, I c) { return dispatch_rms_norm<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C, 1e-5); }
+cudaError_t a(S s, const TYPE* x, TYPE* y, I r, I c) {
+  return dispatch_layer_norm<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C, 1e-5);
+}
+cudaError_t b(S s, const TYPE* x, TYPE* y, I r, I c) {
+  return dispatch_rms_norm<CT>(s, load(direct(x, c)), store(direct(y, c)), r, C, 1e-5);
+}
 #elif PASS == 2
-cudaError_t a(S s, const TYPE* x, TYPE* y, const TYPE* g, const TYPE* b, I r, I c) { return dispatch_layer_norm<CT>(s, load(direct(x, c)), store(affine(per_column(g), per_column(b)), direct(y, c)), r, C, 1e-5); }
+cudaError_t a(S s, const TYPE* x, TYPE* y, const TYPE* g, const TYPE* b, I r, I c) {
+  return dispatch_layer_norm<CT>(
+      s, load(direct(x, c)), store(affine(per_column(g), per_column(b)), direct(y, c)), r, C, 1e-5);
+}
 #elif PASS == 3
-cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, I r, I c) { return dispatch_softmax_gradient<CT>(s, load(direct(x, c)), store(Absent{}), k, direct(dy, c), direct(dx, c), gradients(), nullptr, 0, r, C); }
-cudaError_t b(S s, const TYPE* y, const TYPE* dy, TYPE* dx, I r, I c) { return dispatch_softmax_gradient<CT>(s, load(direct(y, c)), load(direct(dy, c)), store(direct(dx, c)), r, C); }
+cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, I r, I c) {
+  return dispatch_softmax_gradient<CT>(s, load(direct(x, c)), store(Absent{}), k, direct(dy, c),
+                                       direct(dx, c), gradients(), nullptr, 0, r, C);
+}
+cudaError_t b(S s, const TYPE* y, const TYPE* dy, TYPE* dx, I r, I c) {
+  return dispatch_softmax_gradient<CT>(s, load(direct(y, c)), load(direct(dy, c)),
+                                       store(direct(dx, c)), r, C);
+}
 #elif PASS == 4
-cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, const TYPE* g, TYPE* dg, TYPE* db, void* w, size_t n, I r, I c) { return dispatch_layer_norm_gradient<CT>(s, load(direct(x, c)), store(affine(per_column(g), per_column(g)), Absent{}), k, direct(dy, c), direct(dx, c), gradients(in_store<0, 0>(per_column(dg)), in_store<0, 1>(per_column(db))), w, n, r, C); }
+cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, const TYPE* g, TYPE* dg,
+              TYPE* db, void* w, size_t n, I r, I c) {
+  return dispatch_layer_norm_gradient<CT>(
+      s, load(direct(x, c)), store(affine(per_column(g), per_column(g)), Absent{}), k,
+      direct(dy, c), direct(dx, c),
+      gradients(in_store<0, 0>(per_column(dg)), in_store<0, 1>(per_column(db))), w, n, r, C);
+}
 #elif PASS == 5
-cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, const TYPE* g, TYPE* dg, void* w, size_t n, I r, I c) { return dispatch_rms_norm_gradient<CT>(s, load(direct(x, c)), store(affine(per_column(g)), Absent{}), k, direct(dy, c), direct(dx, c), gradients(in_store<0, 0>(per_column(dg))), w, n, r, C); }
+cudaError_t a(S s, const TYPE* x, const CT* k, const TYPE* dy, TYPE* dx, const TYPE* g, TYPE* dg,
+              void* w, size_t n, I r, I c) {
+  return dispatch_rms_norm_gradient<CT>(
+      s, load(direct(x, c)), store(affine(per_column(g)), Absent{}), k, direct(dy, c),
+      direct(dx, c), gradients(in_store<0, 0>(per_column(dg))), w, n, r, C);
+}
 #endif

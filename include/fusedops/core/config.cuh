@@ -7,6 +7,9 @@
 #pragma once
 
 #define FUSEDOPS_VERSION 100  // major * 10000 + minor * 100 + patch; CMake reads it here
+#define FUSEDOPS_VERSION_MAJOR (FUSEDOPS_VERSION / 10000)
+#define FUSEDOPS_VERSION_MINOR (FUSEDOPS_VERSION / 100 % 100)
+#define FUSEDOPS_VERSION_PATCH (FUSEDOPS_VERSION % 100)
 
 // A host compiler continues after an #error, so these come first: theirs is then the first message.
 #if __cplusplus < 201703L

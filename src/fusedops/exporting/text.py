@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fusedops.exporting.passes import ExportedLaunch, ExportedPass
 from fusedops.generate.source import CUDA_LINKAGE, HOST_LINKAGE
+from fusedops.version import __version__
 
 #: At the head of a function that uses the helpers of host/call.cuh.
 ALIAS = "namespace exported = fusedops::exported;"
@@ -22,7 +23,18 @@ def parts(passes: Sequence[ExportedPass]) -> str:
     headers = dict.fromkeys(header for text in texts for header in text.headers)
     includes = [f"#include <fusedops/{name}>" for name in (*headers, "host/call.cuh")]
     definitions = dict.fromkeys(one for text in texts for one in text.definitions)
-    return "\n".join([*includes, *map(_guarded, definitions)])
+    return "\n".join([*includes, _same_headers(), *map(_guarded, definitions)])
+
+
+def _same_headers() -> str:
+    """A check that the headers beside an exported one are of the release that has exported it."""
+    major, minor, _ = map(int, __version__.split("."))
+    release = f"{major}.{minor}"
+    return (
+        f"#if FUSEDOPS_VERSION / 100 != {100 * major + minor}\n"
+        f'#error "exported by fusedops {release}, the headers are another release: export it again"\n'
+        "#endif"
+    )
 
 
 def kernels(name: str, one: ExportedPass, old: str, new: str) -> str:
