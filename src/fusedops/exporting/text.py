@@ -28,11 +28,11 @@ def parts(passes: Sequence[ExportedPass]) -> str:
 
 def _same_headers() -> str:
     """A check that the headers beside an exported one are of the release that has exported it."""
-    major, minor, _ = map(int, __version__.split("."))
-    release = f"{major}.{minor}"
+    major, minor, _ = __version__.split(".")
+    release = f"fusedops {major}.{minor}"
     return (
-        f"#if FUSEDOPS_VERSION / 100 != {100 * major + minor}\n"
-        f'#error "exported by fusedops {release}, the headers are another release: export it again"\n'
+        f"#if FUSEDOPS_VERSION / 100 != {major} * 100 + {minor}\n"
+        f'#error "exported by {release}, the headers are of another release: export it again"\n'
         "#endif"
     )
 
