@@ -3,9 +3,9 @@
 """The library with the autograd node in C++: when it is built and loaded, and for which ops.
 
 It is compiled against the installed torch, so it cannot be a part of the package's own runtime,
-which one wheel has for every torch. A compile takes some ten seconds of one core and a gigabyte, so
-a process starts one only after enough calls to be a training run; before, and wherever it fails,
-the node is the one in Python, whose results are the same.
+which one wheel has for every torch. A compile takes ten to twenty seconds of one core, and a
+gigabyte. So a process starts one only after enough calls to be a training run. Before, and wherever
+it fails, the node is the one in Python, whose results are the same.
 """
 
 from __future__ import annotations
