@@ -15,6 +15,7 @@ import test_first_derivative
 import torch
 from cases import randn, same_bits
 from test_autograd import flagship, saved_by  # noqa: F401
+from test_host_calls import calls_of
 
 import fusedops as fo
 from fusedops.jit import env
@@ -254,6 +255,17 @@ def test_a_node_that_ran_has_let_go_of_what_it_saved(device):
     with pytest.raises(RuntimeError, match="second time"):
         node(torch.ones_like(y))
     assert gone() is None
+
+
+def test_a_step_of_training_runs_no_python(device):
+    op = fo.LayerNorm(store=[fo.Affine("gamma")])
+    x, gamma = (randn(*shape, device=device).requires_grad_() for shape in ((6, 32), (32,)))
+
+    def step():
+        y = op(x, gamma=gamma)
+        torch.autograd.backward(y, torch.ones_like(y))
+
+    assert calls_of(step) == []
 
 
 def test_compiled_autograd_gets_nodes_in_python():
