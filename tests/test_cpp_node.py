@@ -6,8 +6,11 @@ The tests of `test_autograd` and `test_first_derivative` run here once more, wit
 """
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import test_autograd
@@ -328,6 +331,43 @@ class TestTheLibrary:
         absent.setenv("FUSEDOPS_OFFLINE", "1")
         with pytest.raises(fo.errors.MissingVariantError, match="autograd node"):
             call()
+
+
+COMPILER = """#!/bin/sh
+case "$*" in *-v) exec c++ -v ;; esac
+echo $$ > {started}
+exec sleep 600
+"""
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import torch
+import fusedops as fo
+from fusedops.run import cpp_library
+
+op, x = fo.Softmax(), torch.randn(6, 32).requires_grad_()
+source, started = map(Path, sys.argv[1:])
+cpp_library.BUILD, cpp_library._SOURCE = 2, source
+for _ in range(2):
+    assert type(op(x).grad_fn).__name__ != "CppFunction"
+while not (started.exists() and started.read_text()):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.thorough
+def test_a_program_that_ends_ends_the_compiler(tmp_path, monkeypatch):
+    fo.Softmax()(randn(6, 32).requires_grad_())  # its kernel is in the cache
+    compiler, started, source = (tmp_path / name for name in ("c++", "started", "node.cpp"))
+    compiler.write_text(COMPILER.format(started=started))
+    compiler.chmod(0o700)
+    source.write_text("// none that is in the cache")
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("FUSEDOPS_AUTOGRAD", "auto")
+    subprocess.run([sys.executable, "-c", PROGRAM, source, started], check=True, timeout=120)
+    state = Path("/proc", started.read_text().strip(), "stat")
+    assert not state.exists() or ") Z " in state.read_text()  # nobody may have waited for it
 
 
 @pytest.mark.gpu
