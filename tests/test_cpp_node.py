@@ -260,6 +260,22 @@ def test_a_node_that_ran_has_let_go_of_what_it_saved(device):
     assert gone() is None
 
 
+def test_numbers_that_are_drawn_in_memory_are_saved(device, python, monkeypatch):
+    """As while a CUDA graph is captured."""
+    monkeypatch.setattr("fusedops.run.autograd.draw", lambda *given: None)
+    op = fo.Softmax(store=[fo.Dropout("p")])
+    x = randn(6, 32, device=device).requires_grad_()
+    call = x, [x], {"p": 0.5}
+    ours = [run(op, *call) for _ in range(2)]
+    python()
+    seen, wanted, _ = run(op, *call)
+    for mine, tensors, y in ours:
+        assert in_cpp(y)
+        assert mine == seen
+        assert all(same_bits(a, b) for a, b in zip(tensors, wanted, strict=True))
+    assert any(one.dtype is torch.int64 and one.shape == (2,) for one in wanted)
+
+
 def test_a_step_of_training_runs_no_python(device):
     op = fo.LayerNorm(store=[fo.Affine("gamma")])
     x, gamma = (randn(*shape, device=device).requires_grad_() for shape in ((6, 32), (32,)))
