@@ -3,6 +3,7 @@
 """What the host pays: for a call that hits its plan, for a new shape, and for a build."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import statistics
@@ -10,21 +11,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from results import Result
 from timing import Call, host_seconds, once_seconds
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from training import inputs_of, step
 
+import fusedops as fo
 from fusedops import demo, flagship
+from fusedops.run import cpp_library
 
 SHAPES = ((64, 1024), (1, 1024))
 BUILD_SECONDS = {"cuda": 0.5, "cpu": 3.0}
 LOAD_SECONDS = 20e-3
 NEW_SHAPE_SECONDS = 100e-6
 IMPORT_SECONDS = 50e-3
+MODULE_SHAPE = (8, 1024)
+MODULE_RATIO = 1.1
 STEP_RATIO = 1.5  # Of layer_norm, forward and backward, with three gradients against our five.
 
 
@@ -49,14 +55,46 @@ def calls() -> Iterator[Result]:
     for device in devices():
         case = f"{shape} on {device}, forward and backward"
         yield from _beside_layer_norm(case, _rival_steps(shape, device), device, STEP_RATIO)
+    for device, kind in itertools.product(devices(), ("LayerNorm", "RMSNorm")):
+        yield from _modules(kind, device)
+
+
+def _modules(kind: str, device: torch.device) -> Iterator[Result]:
+    """A norm that trains, with either autograd node, beside torch's."""
+    rows, columns = MODULE_SHAPE
+    settings: dict[str, Any] = {"device": device, "dtype": dtype_of(device)}
+    x = torch.randn(rows, columns, **settings).requires_grad_()
+    modules = {f"torch's nn.{kind}": getattr(nn, kind)(columns, **settings)}
+    # A declaration's calls keep to the node that it was given, and each eps is one of its own.
+    for mode, by, eps in (("cpp", "fusedops", 1e-5), ("python", "the same, nodes in Python", 2e-5)):
+        with mock.patch.dict(os.environ, FUSEDOPS_AUTOGRAD=mode):
+            cpp_library.forget()
+            modules[by] = getattr(fo.nn, kind)(columns, eps=eps, **settings)
+            modules[by](x)
+    cpp_library.forget()
+    case = f"nn.{kind} of {MODULE_SHAPE} on {device}"
+    for what, named in (
+        ("forward with gradients on", {by: functools.partial(m, x) for by, m in modules.items()}),
+        (
+            "forward and backward",
+            {by: step(functools.partial(m, x), [x, *m.parameters()]) for by, m in modules.items()},
+        ),
+    ):
+        yield from _beside(f"{case}, {what}", named, device, MODULE_RATIO, f"torch's nn.{kind}")
 
 
 def _beside_layer_norm(
     case: str, named: dict[str, Call], device: torch.device, most: float
 ) -> Iterator[Result]:
-    """Our calls may take `most` times as long as torch's layer_norm."""
+    yield from _beside(case, named, device, most, "torch eager layer_norm")
+
+
+def _beside(
+    case: str, named: dict[str, Call], device: torch.device, most: float, rival: str
+) -> Iterator[Result]:
+    """Our calls may take `most` times as long as the rival's."""
     measured = dict(zip(named, host_seconds(list(named.values()), device), strict=True))
-    against = measured["torch eager layer_norm"]
+    against = measured[rival]
     for by, seconds in measured.items():
         ours = by.startswith("fusedops")
         yield Result(
@@ -65,7 +103,7 @@ def _beside_layer_norm(
             by,
             seconds,
             against=against,
-            target=f"<= {most:g} x layer_norm" if ours else "",
+            target=f"<= {most:g} x {rival.removeprefix('torch eager ')}" if ours else "",
             met=seconds <= most * against if ours else None,
         )
 

@@ -45,6 +45,7 @@ Parts (all that this machine can run, unless some are named):
 
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +200,8 @@ def main(
         return
     if unknown := set(parts or ()) - set(PARTS):
         raise typer.BadParameter(f"{sorted(unknown)}; there are {', '.join(PARTS)}")
+    # What training has after its first thousands of calls, and nothing is built while others run.
+    os.environ.setdefault("FUSEDOPS_AUTOGRAD", "cpp")
     selection = Selection(
         ops=names(op, points.OPS, "--op"),
         passes=names(direction, points.PASSES, "--pass"),

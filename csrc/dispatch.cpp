@@ -172,7 +172,8 @@ PyObject* call_grad(const State& state, const Arguments& arguments) {
     values[i + 2] = arguments.slots[i] ? arguments.slots[i] : Py_None;
   }
   const WithoutDynamo eager(Torch::get());
-  PyObject* result = PyObject_Vectorcall(state.grad.ptr(), values + 1,
+  const py::object grad = state.grad;  // the call may put another in its place
+  PyObject* result = PyObject_Vectorcall(grad.ptr(), values + 1,
                                          (slots + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   Py_XDECREF(options);
   return result;

@@ -151,6 +151,21 @@ PyObject* get_name(PyObject* object, void*) {
   return PyUnicode_FromString(cast(object)->state->name.c_str());
 }
 
+PyObject* get_grad(PyObject* object, void*) {
+  return Py_NewRef(cast(object)->state->grad ? cast(object)->state->grad.ptr() : Py_None);
+}
+
+int set_grad(PyObject* object, PyObject* grad, void*) {
+  if (!grad || !PyCallable_Check(grad)) {
+    PyErr_SetString(PyExc_TypeError, "Dispatcher: grad must be callable");
+    return -1;
+  }
+  // Assigned before the former is released, whose destruction may call this again.
+  const py::object former =
+      std::exchange(cast(object)->state->grad, py::reinterpret_borrow<py::object>(grad));
+  return 0;
+}
+
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
     {"launches", T_LONGLONG, offsetof(Dispatcher, launches), READONLY,
@@ -163,6 +178,7 @@ PyMemberDef members[] = {
 PyGetSetDef properties[] = {
     {"plans", num_plans, nullptr, "Plans kept.", nullptr},
     {"name", get_name, nullptr, "What errors call the op.", nullptr},
+    {"grad", get_grad, set_grad, "What runs a call that needs gradients.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

@@ -26,6 +26,9 @@ def pytest_configure(config):
     os.environ.setdefault("FUSEDOPS_CACHE_DIR", str(config.cache.mkdir("fusedops")))
     # Most of the time goes to g++, and no test is timed. One leg of .ci/run has the shipped level.
     os.environ.setdefault("FUSEDOPS_OPT_LEVEL", "0")
+    # Nothing is built unasked: tests/test_cpp_node.py asks for nodes in C++. With "cpp" here, all
+    # tests have them.
+    os.environ.setdefault("FUSEDOPS_AUTOGRAD", "python")
     # A pool of processes that compile for Inductor, each with torch, would be one more a worker.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Workers share the cores: more threads than cores would wait for one another.

@@ -187,6 +187,8 @@ class Dispatcher:
 
     def clear(self) -> None:
         """Forget all plans."""
+
+    grad: Any  # may be set to another callable
     @property
     def name(self) -> str: ...
     @property

@@ -38,6 +38,7 @@ from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
+from fusedops.run.cpp_library import offer
 from fusedops.run.forward import make_plan
 from fusedops.run.refusal import (
     is_of_classes,
@@ -169,6 +170,8 @@ class RowOp(Runnable):
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
         """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
+        if not self.offered and offer(self):
+            return self.grad(options, x, *values)
         if self.optional:
             named = zip(self.slots, values, strict=True)
             operands = {name: value for name, value in named if value is not None}

@@ -137,6 +137,22 @@ def test_only_a_callable_will_do():
         _runtime.Dispatcher("op", [], print, draw, None, 5)
 
 
+def test_another_callee_takes_its_place(library, wanted):
+    def first(options, x, *values):
+        affine.dispatch.grad = lambda *call: "second"
+        return "first"
+
+    affine = Affine(library, grad=first)
+    assert affine.dispatch.grad is first
+    assert [affine(wanted), affine(wanted)] == ["first", "second"]
+    for none in (None, 5):
+        with pytest.raises(TypeError, match="grad must be callable"):
+            affine.dispatch.grad = none
+    with pytest.raises(TypeError, match="grad must be callable"):
+        del affine.dispatch.grad
+    assert affine(wanted) == "second"
+
+
 def test_no_reference_leaks(library, wanted):
     affine = Affine(library, grad=lambda *call: None)
     b, options = torch.randn(6), (1, 2)

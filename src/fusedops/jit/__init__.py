@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Any
 from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
-    from fusedops.jit.builder import Artifact, Order, build, cached, load_host
+    from fusedops.jit.builder import Artifact, Order, build, cached, load_host, load_library
     from fusedops.jit.levels import cpu_level
     from fusedops.jit.nvrtc import compile_cuda
 
-__all__ = ["Artifact", "Order", "build", "cached", "compile_cuda", "cpu_level", "load_host"]
+__all__ = [
+    "Artifact",
+    "Order",
+    "build",
+    "cached",
+    "compile_cuda",
+    "cpu_level",
+    "load_host",
+    "load_library",
+]
 
 _HOMES = {"compile_cuda": "nvrtc", "cpu_level": "levels"}
 

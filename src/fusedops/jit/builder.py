@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from fusedops import _runtime
 from fusedops.errors import (
@@ -26,7 +26,7 @@ from fusedops.errors import (
     MissingVariantError,
     UnsupportedError,
 )
-from fusedops.jit import env, host, nvrtc, trust
+from fusedops.jit import env, extension, host, nvrtc, trust
 from fusedops.jit.cache import Entry, Identity, Store
 from fusedops.jit.key import SCHEMA, Request, build_digest, make_request
 from fusedops.jit.levels import LEVELS
@@ -39,7 +39,9 @@ from fusedops.jit.store import (
     writable_store,
 )
 
-__all__ = ["Artifact", "Order", "build", "cached", "load_host"]
+__all__ = ["Artifact", "Order", "build", "cached", "load_host", "load_library"]
+
+_Loaded = TypeVar("_Loaded")
 
 
 class Order(NamedTuple):
@@ -112,6 +114,7 @@ class _Job:
 
 _CUDA = _Backend("kernel.cu", nvrtc.flags, nvrtc.identity, nvrtc.compile_files)
 _HOST = _Backend("kernel.cpp", host.flags, host.identity, host.compile_files)
+_EXTENSION = _Backend("kernel.cpp", extension.flags, host.identity, extension.compile_files)
 
 
 def build(
@@ -122,7 +125,8 @@ def build(
     Args:
         source: C++ whose includes are all of the form ``<...>``.
         name: A name for people, part of the entry's folder but not of its digests.
-        arch: ``sm_90`` and the like for a cubin, a level of ``levels.LEVELS`` for a shared library.
+        arch: ``sm_90`` and the like for a cubin, a level of ``levels.LEVELS`` for a shared library,
+            ``extension.ARCH`` for one against torch.
         declaration: What the variant was generated from, kept with the entry and named in errors.
         signature: The members of the kernel's argument, kept with the entry.
 
@@ -180,6 +184,8 @@ def _backend(arch: str) -> _Backend:
         return _CUDA
     if arch in LEVELS:
         return _HOST
+    if arch == extension.ARCH:
+        return _EXTENSION
     levels = ", ".join(LEVELS)
     raise UnsupportedError(f"arch must be sm_NN for a GPU or one of {levels}, got {arch!r}")
 
@@ -256,29 +262,39 @@ _count = itertools.count(1)
 
 
 def load_host(built: Artifact, symbol: str) -> _runtime.Kernel:
-    """Load a kernel's shared library: its verified bytes, even if the file has changed since.
+    """Load a kernel's shared library, as `load_library` does.
+
+    Raises:
+        RuntimeError: It cannot be loaded.
+    """
+    return load_library(built, lambda path: _runtime.load_host(path, symbol))
+
+
+def load_library(built: Artifact, load: Callable[[str | bytes], _Loaded]) -> _Loaded:
+    """Load a shared library: its verified bytes, even if the file has changed since.
 
     Its file is what profilers know, and what processes share. But it may have been exchanged by
     whoever may rename a folder above the cache, or cleared, or never been kept, or lie where
     nothing may be executed: then its verified bytes serve.
 
-    Raises:
-        RuntimeError: It cannot be loaded either way.
+    Args:
+        built: The library.
+        load: Loads the library at a path. It raises an OSError or a RuntimeError if it cannot.
     """
     if not Path(DESCRIPTORS).is_dir():  # then the loader can only be told a path
-        return _runtime.load_host(os.fsencode(built.binary), symbol)
+        return load(os.fsencode(built.binary))
     with contextlib.suppress(OSError, RuntimeError):
-        return _load(_file(built), symbol)
-    return _load(_memory(built), symbol)
+        return _load(_file(built), load)
+    return _load(_memory(built), load)
 
 
-def _load(descriptor: int, symbol: str) -> _runtime.Kernel:
+def _load(descriptor: int, load: Callable[[str | bytes], _Loaded]) -> _Loaded:
     """Load the library behind a descriptor, and close the descriptor."""
     # The loader takes a path that it has heard for the library that it has: slashes and dots that
     # count make each one new, though numbers of descriptors come again.
     new = format(next(_count), "b").replace("0", "/").replace("1", "./")
     try:
-        return _runtime.load_host(f"{DESCRIPTORS}/{new}{descriptor}", symbol)
+        return load(f"{DESCRIPTORS}/{new}{descriptor}")
     finally:
         os.close(descriptor)
 

@@ -6,7 +6,8 @@ Everything is read when it is asked for, so that a change takes effect at the ne
 
 ======================= ====================================================================
 ``FUSEDOPS_CACHE_DIR``  the cache (default ``$XDG_CACHE_HOME/fusedops`` or ``~/.cache/fusedops``)
-``FUSEDOPS_BACKGROUND`` 0: no kernel for a single row length is built in the background
+``FUSEDOPS_AUTOGRAD``   python: ops are autograd nodes in Python; cpp: nodes in C++, built at once
+``FUSEDOPS_BACKGROUND`` 0: nothing is built in the background
 ``FUSEDOPS_OPT_LEVEL``  the ``-O`` level of kernels for CPUs, 0 to 3 (default 3): 1 builds faster
 ``FUSEDOPS_OFFLINE``    1: a variant that the cache lacks is an error, never a compile
 ``FUSEDOPS_VERBOSE``    1: each compiler command and its log go to stderr
@@ -23,6 +24,7 @@ from pathlib import Path
 
 #: The variables of which each value is one of a few.
 CHOICES = {
+    "FUSEDOPS_AUTOGRAD": ("auto", "cpp", "python"),
     "FUSEDOPS_BACKGROUND": ("0", "1"),
     "FUSEDOPS_OFFLINE": ("0", "1"),
     "FUSEDOPS_OPT_LEVEL": ("0", "1", "2", "3"),
@@ -71,8 +73,13 @@ def opt_level() -> str:
     return _choice("FUSEDOPS_OPT_LEVEL", default="3")
 
 
+def autograd() -> str:
+    """Which autograd nodes differentiable calls make: ``cpp``, ``python``, or ``auto``."""
+    return _choice("FUSEDOPS_AUTOGRAD", default="auto")
+
+
 def background() -> bool:
-    """Whether kernels for a single row length may be built in the background."""
+    """Whether anything may be built in the background."""
     return _flag("FUSEDOPS_BACKGROUND", default=True)
 
 

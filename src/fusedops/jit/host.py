@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import hashlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +29,7 @@ __all__ = [
     "GCC",
     "compile_files",
     "compile_host",
+    "compile_library",
     "find_compiler",
     "flags",
     "identity",
@@ -127,13 +132,25 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
         CompileError: The source does not compile.
         OSError: There is no room for temporary files.
     """
+    return compile_library(source, (*flags(arch), f"-I{env.include_dir()}"))
+
+
+def compile_library(
+    source: str, options: Sequence[str], *, politely: bool = False
+) -> tuple[bytes, str]:
+    """Compile `source` with these options, and give the shared library and the log.
+
+    `politely`: at low priority, and it ends with this process, whose thread may not wait for it.
+
+    Raises:
+        CompilerNotFound, CompileError, OSError: As `compile_host`.
+    """
     compiler = find_compiler()
+    nice = shutil.which("nice") if politely else None
     with anywhere() as scratch:
         Path(scratch, "kernel.cpp").write_text(source, encoding="utf-8")
-        include = f"-I{env.include_dir()}"
-        options = (*flags(arch), *_own_flags(compiler), include)
-        command = [*compiler, *options, "kernel.cpp", "-o", BINARY]
-        status, log = _run(command, scratch)
+        command = [*compiler, *_own_flags(compiler), "kernel.cpp", "-o", BINARY, *options]
+        status, log = _run([*([nice, "-n", "19"] if nice else ()), *command], scratch, politely)
         if status < 0:
             log += f"\nthe compiler was ended by signal {-status}"
         if status != 0:
@@ -141,7 +158,9 @@ def compile_host(source: str, arch: str) -> tuple[bytes, str]:
         return Path(scratch, BINARY).read_bytes(), log
 
 
-def _run(command: Sequence[str], scratch: Path | None = None) -> tuple[int, str]:
+def _run(
+    command: Sequence[str], scratch: Path | None = None, ends_at_exit: bool = False
+) -> tuple[int, str]:
     """The exit status of a compiler, and all that it says; it is killed if this is interrupted."""
     # A child forked between the making of the pipe and its closing here would keep it open, and
     # wait for the lock of whoever waits for its end.
@@ -153,13 +172,25 @@ def _run(command: Sequence[str], scratch: Path | None = None) -> tuple[int, str]
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=ends_at_exit,
         )
+
+    def kill() -> None:
+        if ends_at_exit and process.poll() is None:  # all that the compiler has started as well
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
     with process:
+        if ends_at_exit:
+            atexit.register(kill)
         try:
             said, _ = process.communicate()
         except BaseException:
-            process.kill()
+            kill()
             raise
+        finally:
+            atexit.unregister(kill)
     return process.returncode, said.decode(errors="replace")
 
 

@@ -111,7 +111,9 @@ class LayerNorm(Declares, nn.LayerNorm):
         Raises:
             TypeError, ValueError: x does not fit; the message says how to mend it.
         """
-        y: Tensor = self.op()(input, **self._arguments(input))
+        arguments = self._arguments(input)
+        # Not `op`: to look a parameter up again takes as long as a part of the call.
+        y: Tensor = self._op_with("weight" in arguments, "bias" in arguments)(input, **arguments)
         return y
 
     def unfused(self, input: Tensor) -> Tensor:
@@ -126,7 +128,10 @@ class LayerNorm(Declares, nn.LayerNorm):
         >>> fo.nn.LayerNorm(8, bias=False).op()
         LayerNorm(store=[Affine(gamma='weight', beta=None)], eps=1e-05, stats=False)
         """
-        settings = ("LayerNorm", self.weight is not None, self.bias is not None, self.eps)
+        return self._op_with(self.weight is not None, self.bias is not None)
+
+    def _op_with(self, weight: bool, bias: bool) -> ops.LayerNorm:
+        settings = ("LayerNorm", weight, bias, self.eps)
         op: ops.LayerNorm | None = declared.get(settings)
         if op is None:
             store = affine(*settings[1:3])
@@ -224,12 +229,14 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         Raises:
             TypeError, ValueError: x does not fit; the message says how to mend it.
         """
-        y: Tensor = self._op_of(x)(x, **self._arguments(x))
+        arguments = self._arguments(x)
+        y: Tensor = self._op_of(x, "weight" in arguments)(x, **arguments)
         return y
 
     def unfused(self, x: Tensor) -> Tensor:
         """The same as a chain of torch calls."""
-        y: Tensor = self._op_of(x).unfused(x, **self._arguments(x))
+        arguments = self._arguments(x)
+        y: Tensor = self._op_of(x, "weight" in arguments).unfused(x, **arguments)
         return y
 
     def op(self, *, dtype: torch.dtype = torch.float32) -> ops.RMSNorm:
@@ -239,16 +246,19 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         >>> fo.nn.RMSNorm(8, eps=1e-6).op()
         RMSNorm(store=[Affine(gamma='weight', beta=None)], eps=1e-06, stats=False)
         """
+        return self._op_with(dtype, self.weight is not None)
+
+    def _op_of(self, x: Tensor, weight: bool) -> ops.RMSNorm:
+        return self._op_with(x.dtype if isinstance(x, Tensor) else torch.float32, weight)
+
+    def _op_with(self, dtype: torch.dtype, weight: bool) -> ops.RMSNorm:
         eps = default_eps(dtype) if self.eps is None else self.eps
-        settings = ("RMSNorm", self.weight is not None, self.unit_offset, eps)
+        settings = ("RMSNorm", weight, self.unit_offset, eps)
         op: ops.RMSNorm | None = declared.get(settings)
         if op is None:
-            store = affine(self.weight is not None, False, self.unit_offset)
+            store = affine(weight, False, self.unit_offset)
             op = declared[settings] = ops.RMSNorm(store=store, eps=eps)
         return op
-
-    def _op_of(self, x: Tensor) -> ops.RMSNorm:
-        return self.op(dtype=x.dtype) if isinstance(x, Tensor) else self.op()
 
     def _declare(self) -> None:
         for dtype in (torch.float32, torch.float64):

@@ -62,9 +62,9 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
         )
     if x.numel() == 0:  # there is nothing to fuse
         op.check_differentiable()
-        return op.wrap(run(bind(op, x, _named(op, values), options or {})))
+        return op.wrap(run(bind(op, x, named(op, values), options or {})))
     if options and reduces_several(op, options) and not known_to_merge(op, options, x, values):
-        bound = bind(op, x, _named(op, values), options)
+        bound = bind(op, x, named(op, values), options)
         if columns_apart(bound):
             return run_on_copies(op, bound)
         note_that_merges(op, options, x, values)
@@ -72,7 +72,7 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     try:
         result = apply(op, options, None, x, *values)
     except RuntimeError:  # torch's, of tensors that have no shape
-        check_layouts(op.name, {"x": x, **_named(op, values)})
+        check_layouts(op.name, {"x": x, **named(op, values)})
         raise
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
 
@@ -227,22 +227,12 @@ def _note_arguments(
             given[name] = (value.dtype, value.shape)
     if options:
         arguments.update(options)
-        given.update(_options(op, options, x))
+        given.update(options_of(op, options, x))
     if odd:
-        plain = bind(op, x, _named(op, values), options or {}).operands
+        plain = bind(op, x, named(op, values), options or {}).operands
         given.update((k, v) for k, v in plain.items() if not isinstance(v, Tensor))
     if op.dropouts:
-        generator = None if options is None else options.get("generator")
-        if not isinstance(generator, (tuple, Tensor)) and drops(op, arguments):
-            # x.device would make a new object at each access.
-            where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
-            drawn = draw(*where, generator, op.dropouts, op.name)
-            if drawn is None:
-                generator = draw_in_memory(x.device, op.dropouts, generator, op.name)
-            else:
-                generator = drawn
-        elif isinstance(generator, tuple):
-            generator = check_pair(op.name, generator)  # in plain types, to be read again
+        generator = drawn_for(op, x, arguments)
         arguments["generator"] = generator
         if isinstance(generator, Tensor):
             names.append("generator")
@@ -250,6 +240,24 @@ def _note_arguments(
         else:
             given["generator"] = generator
     return arguments, (given, names, tensors)
+
+
+def drawn_for(op: Runnable, x: Tensor, arguments: Mapping[str, Any]) -> Any:
+    """What the forward and the backward call take for generator=, drawn if a dropout acts.
+
+    `arguments` are those of the forward call by name.
+    """
+    generator = arguments.get("generator")
+    if isinstance(generator, tuple):
+        return check_pair(op.name, generator)  # in plain types, to be read again
+    if isinstance(generator, Tensor) or not drops(op, arguments):
+        return generator
+    # x.device would make a new object at each access.
+    where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+    drawn = draw(*where, generator, op.dropouts, op.name)
+    if drawn is None:
+        return draw_in_memory(x.device, op.dropouts, generator, op.name)
+    return drawn
 
 
 def _save(
@@ -379,7 +387,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) is float or (type(value) is int and -_WORD <= value < _WORD)
 
 
-def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
+def options_of(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tuple[str, Any]]:
     """The options that the backward call takes as well, as pairs of name and plain value."""
     if "training" in options:
         yield "training", options["training"]
@@ -393,5 +401,6 @@ def _options(op: Runnable, options: Mapping[str, Any], x: Tensor) -> Iterator[tu
         yield "dim", read_ints(op.name, "dim", dim)  # plain, and no list that may change later
 
 
-def _named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:
+def named(op: Runnable, values: Sequence[Any]) -> dict[str, Any]:
+    """The operands of a call by name; `values` are in the order of `op.slots`."""
     return {name: value for name, value in zip(op.slots, values, strict=True) if value is not None}

@@ -65,6 +65,7 @@ class Runnable(CalledOp, Declaration):
             have a gradient.
         hints: By which readings calls are served for which no kernel of their own is loaded.
         observer: The object that is notified of calls that need a kernel.
+        offered: Whether it is settled if differentiable calls run in C++ (`cpp_library.offer`).
     """
 
     trained: _runtime.Dispatcher
@@ -73,6 +74,7 @@ class Runnable(CalledOp, Declaration):
     gradients: dict[tuple[Any, ...], Any]
     hints: Hints
     observer: Observer
+    offered = False
 
     @property
     def direct(self) -> _runtime.Dispatcher:
