@@ -142,6 +142,15 @@ class TestSource:
         assert draws <= ptx.count(b"mul.wide.u32") <= draws + 4
         assert ptx.count(b"st.global.v4") == 2 * packs * 2  # y and the stream, none in pieces
 
+    @pytest.mark.parametrize("dtype", [None, torch.float32], ids=str)
+    def test_short_functions_where_all_is_rounded_to_16_bits(self, dtype):
+        """Not for an output of float32, which would show that they are less exact."""
+        op = OPS["layer"]
+        options = {} if dtype is None else {"dtype": dtype}
+        (variant,) = described(op, given(op, HALF, **LARGE), **options).variants
+        assert ("FUSEDOPS_ROUNDED_ARGUMENTS" in variant.source) is (dtype is None)
+        assert "FUSEDOPS_ROUNDED_ARGUMENTS" not in between("gate").launches[0].variant.source
+
     def test_rows_stay_in_the_order_of_the_product(self):
         """Where a Map would have rows that share a large operand come one after another."""
         op = OPS["saving"]

@@ -23,6 +23,9 @@ __all__ = [
 #: Packs that an epilogue warp works on at a time, where registers do not spill.
 PACKS = 4
 
+#: The macro by which functions of core/pointwise.cuh have few instructions.
+SHORT = "FUSEDOPS_ROUNDED_ARGUMENTS"
+
 #: 64-bit words of a tensor map; batch dimensions of a factor in one, `OneOfMany` in batch.cuh.
 TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
 
@@ -111,7 +114,7 @@ def product_source(
         targets = ", ".join(f"a.{one.name}" for one in of_side(members, "target", "load"))
         epilogue = f"gemm::Backward({load}, a.to, targets({targets}))"
         header = "gemm/gradient.cuh"
-    return generated(
+    text = generated(
         members,
         words,
         [*headers, header, tiling.header, "core/dependency.cuh"],
@@ -133,3 +136,6 @@ static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "architectures.py and gemm/pipeline.cuh disagree");
 """,
     )
+    # Of gradients it was not measured; what is wider than 16 bits would show the difference.
+    short = entry != "product_gradient" and all("View<float," not in one.cpp for one in members)
+    return text._replace(macros=(SHORT,)) if short else text

@@ -99,16 +99,19 @@ class Text(NamedTuple):
         definitions: Source of operator and functors that no header holds.
         kernel: The struct `Arguments` and the function that takes one; to be put into namespace
             fusedops, or where its names are visible.
+        macros: Macros that are defined before the headers, where the kernel stands alone.
     """
 
     headers: tuple[str, ...]
     definitions: tuple[str, ...]
     kernel: str
+    macros: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        macros = "".join(f"#define {name}\n" for name in self.macros)
         includes = "\n".join(f"#include <fusedops/{name}>" for name in self.headers)
         defined = "".join(f"{text}\n" for text in self.definitions)
-        return f"{includes}\n\n{defined}using namespace fusedops;\n\n{self.kernel}"
+        return f"{macros}{includes}\n\n{defined}using namespace fusedops;\n\n{self.kernel}"
 
 
 def cuda_source(
