@@ -92,8 +92,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   for (int64_t slice = first; slice < last; ++slice) {
     Sinks<RowTile, LoadTargets> load_sinks(load_targets);
     Sinks<RowTile, StoreTargets> store_sinks(store_targets);
-    const int64_t begin = slices.begin(slice);
-    const int64_t end = slices.end(slice, rows.count);
+    const RowRange of_slice = slices.of(slice, rows.count);
+    const int64_t begin = of_slice.begin, end = of_slice.end;
     const auto visit_of = [&](int64_t number) {
       return Visit{slice, static_cast<uint32_t>(number - begin), static_cast<uint32_t>(end - begin),
                    true, true};

@@ -56,8 +56,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   const Share share = Schedule::share(blockIdx.x, chunks);
   const unsigned block = Schedule::kApart ? blockIdx.x / chunks : blockIdx.x;
   const int64_t slice = Schedule::first_row(block) + threadIdx.x / Schedule::kThreads;
-  const int64_t begin = slices.begin(slice);
-  const int64_t end = slices.end(slice, rows.count);
+  const RowRange of_slice = slices.of(slice, rows.count);
+  const int64_t begin = of_slice.begin, end = of_slice.end;
   const uint32_t turns =
       kPrefetch == Prefetch::kAcrossRows ? 1 : static_cast<uint32_t>(slices.rows);
 

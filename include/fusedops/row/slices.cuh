@@ -10,20 +10,29 @@
 
 namespace fusedops {
 
+/// Rows from `begin` to `end`, which may be none.
+struct RowRange {
+  int64_t begin, end;
+};
+
 /// Slices of `rows` rows; `per_span` of them cover each span of `span` rows, and none straddles two
 /// spans.
 struct Slices {
   int64_t rows, span, per_span;
 
-  FUSEDOPS_HD int64_t begin(int64_t slice) const {
-    return slice / per_span * span + slice % per_span * rows;
-  }
-  /// One past the last row of the slice, at most `count`.
-  FUSEDOPS_HD int64_t end(int64_t slice, int64_t count) const {
-    const int64_t of_span = (slice / per_span + 1) * span;
-    int64_t end = begin(slice) + rows;
-    end = end < of_span ? end : of_span;
-    return end < count ? end : count;
+  /// The rows of a slice, below `count`. In the first span, which is mostly the only one, nothing is
+  /// divided: a division takes a GPU some 60 instructions, one after another, before the first load.
+  FUSEDOPS_HD RowRange of(int64_t slice, int64_t count) const {
+    int64_t first = 0;
+    if (slice >= per_span) {
+      const int64_t before = slice / per_span;
+      first = before * span;
+      slice -= before * per_span;
+    }
+    const int64_t begin = first + slice * rows;
+    int64_t end = begin + rows;
+    end = end < first + span ? end : first + span;
+    return {begin, end < count ? end : count};
   }
 };
 

@@ -156,7 +156,7 @@ def cuda_source(
     return generated(
         members,
         words,
-        [*headers, header, "core/dependency.cuh"],
+        [*headers, header, "core/dependency.cuh" if entry == "sums" else "row/beginning.cuh"],
         definitions,
         f"""\
 #if defined(FUSEDOPS_BLOCKS)
@@ -166,11 +166,40 @@ inline constexpr int kBlocks = {tile.min_blocks_per_sm};
 #endif
 {CUDA_LINKAGE} __global__ void __launch_bounds__({tile.threads_per_block}, kBlocks){cluster}
 fusedops_kernel(const __grid_constant__ Arguments a) {{
-  begin_after_previous{"<false>" if entry == "sums" else ""}();
+  {_beginning(entry, members, tile)}
   {called}({_wrapped(arguments)});
 }}
 {"" if entry == "sums" else _shared_memory_checks(tile, members)}""",
     )
+
+
+#: Values of a row per thread beyond which a kernel has no registers to spare where it begins: a
+#: LayerNorm of 16384 columns of 16 bits took 84 us in place of 68 (one H200).
+MOST_VALUES = 32
+
+#: Bytes of rows up to which a branch where a kernel begins is felt: a softmax of 32 columns of 16
+#: bits took 2.97 us in place of 2.93.
+SHORT_BYTES = 128
+
+#: Rows of a block that has few rows all to itself (plan/backward_schedule.py).
+FEW_ROWS = 8
+
+
+def _beginning(entry: str, members: Members, tile: Schedule) -> str:
+    """The first statement of a kernel: it waits for the previous one (row/beginning.cuh)."""
+    if entry == "sums":
+        return "begin_after_previous<false>();"
+    # A kernel with a second stage follows one, which does not release it before its end. Those of
+    # many rows have fewer rows a block than those of few.
+    second_stage = any(one.sums for one in members) and tile.rows_per_block < FEW_ROWS
+    # A map, which has no features, was not measured.
+    short = tile.features is None or tile.features.row_bytes <= SHORT_BYTES
+    if second_stage or short or tile.tile.registers(tile.compute_bytes) > MOST_VALUES:
+        return "begin_after_previous();"
+    even = next((f"a.{one.name}" for one in members if one.purpose == "chunk"), "0")
+    rows = "SingleRows{}, a.rows, a.cols" if entry == "forward" else "a.slices, a.rows, a.cols"
+    views = "a.x" if entry == "forward" else "a.x, a.upstream"
+    return f"begin_with_rows<{tile.cpp}>(\n    a, {rows}, {even}, {views});"
 
 
 def _shared_memory_checks(tile: Schedule, members: Members) -> str:

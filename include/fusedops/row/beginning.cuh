@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the blocks of a kernel do while the previous kernel still runs (core/dependency.cuh). They may
+// not read memory, which that one may still write. But they may have the rows that they read first
+// brought to the L2 cache: all writes of a device meet there, so what is read later is what was written.
+#pragma once
+
+#include <fusedops/core/dependency.cuh>
+#include <fusedops/core/memory.cuh>
+#include <fusedops/row/kernel.cuh>
+#include <fusedops/row/slices.cuh>
+
+namespace fusedops {
+
+/// The rows of a forward pass: each is a slice.
+struct SingleRows {
+  FUSEDOPS_HD RowRange of(int64_t row, int64_t count) const {
+    return {row, row < count ? row + 1 : row};
+  }
+};
+
+#if defined(FUSEDOPS_CUDA)
+
+/// Has the lines of an argument brought to the constant cache, in which a new kernel has none of it.
+template <class Arguments>
+__device__ __forceinline__ void touch(const Arguments& arguments) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  constexpr int kLine = 8;  // words of 8 bytes
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(&arguments);
+  uint64_t all = 0;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < static_cast<int>(sizeof(Arguments) / 8); i += kLine) all |= words[i];
+  // A use without any effect, since a compiler drops loads that have none.
+  asm volatile(
+      "{\n.reg .pred none;\nsetp.eq.u64 none, %0, 0;\n@none nanosleep.u32 0;\n}" ::"l"(all));
+#endif
+}
+
+namespace detail {
+
+/// Prefetches the first row of the slice of each thread from `views`.
+template <class Schedule, class Slices, class Rows, class... Views>
+__device__ __forceinline__ void prefetch_first(const Slices& slices, const Rows& rows, int64_t cols,
+                                               int64_t even, const Views&... views) {
+  const int of_chunk = Schedule::chunk_cols(even);
+  const int chunks = Schedule::chunks(cols, of_chunk);
+  const Share share = Schedule::share(blockIdx.x, chunks);
+  const int64_t slice = Schedule::first_row(blockIdx.x) + threadIdx.x / Schedule::kThreads;
+  const RowRange mine = slices.of(slice, rows.count);
+  if (mine.begin >= mine.end) return;
+  const auto row = rows.index(mine.begin);
+  const int64_t begin = smaller<int64_t>(int64_t(share.begin) * of_chunk, cols);
+  const int64_t end = smaller<int64_t>(int64_t(share.end) * of_chunk, cols);
+  const ByLine<Schedule::kThreads> by{static_cast<int>(threadIdx.x) % Schedule::kThreads};
+  (views.prefetch_all(row, begin, end, by), ...);
+}
+
+}  // namespace detail
+
+/// Begins a kernel, as begin_after_previous() of core/dependency.cuh. A grid of few blocks first touches
+/// its argument and prefetches the first row of each slice from `views`: it comes up early, and
+/// waits. In large grids what the first blocks gain so is less than the instructions of all cost.
+template <class Schedule, class Arguments, class Slices, class Rows, class... Views>
+__device__ __forceinline__ void begin_with_rows(const Arguments& arguments, const Slices& slices,
+                                                const Rows& rows, int64_t cols, int64_t even,
+                                                const Views&... views) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (gridDim.x <= kFewBlocks) {
+    touch(arguments);
+    detail::prefetch_first<Schedule>(slices, rows, cols, even, views...);
+  }
+  begin_after_previous();
+#endif
+}
+
+#endif
+
+}  // namespace fusedops
