@@ -46,6 +46,11 @@ WIDE_VALUES = ((512, 8), *VALUES[2:])
 #: all packs, since bounds checks take registers: in return the row may have twice the threads.
 INEXACT = 32
 
+#: Rows of 16 bits of an RMSNorm that fill their tiles, by their least and most columns, and their
+#: values per thread in place of VALUES. 1024 columns: 99 with two warps a row, 97 with one; 16384
+#: columns: 99 with a cluster of two blocks, 98 with one, 12288 columns 97 and 97.
+SCALED_VALUES = ((1024, 1024, 16), (12288, 16384, 32))
+
 #: Vector width in bytes below which rows are cut for staging in shared memory, as they lie in
 #: memory (row/staging.cuh), and the row length beyond which that is so. Beside operands that all
 #: rows share, only packs of one column are staged: of 16 bits, LayerNorm of 30522 columns reaches
@@ -236,6 +241,9 @@ def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:
         most_threads = NARROW_THREADS
     elif row.centred:
         most_threads = at_most(CENTRED, columns * row.element_bytes)
+    elif row.scaled and fills and row.element_bytes == 2 and cluster_limit > 1:
+        own = [one for least, most, one in SCALED_VALUES if least <= columns <= most]
+        table = ((None, own[0]),) if own else table
 
     def cut(table: Table, most_threads: int) -> Tile:
         return tile_of(columns, width, compute_bytes, table, most_threads)
