@@ -35,6 +35,8 @@ from test_variants import covering
 
 import fusedops as fo
 from fusedops import testing
+from fusedops.plan import second_stage
+from fusedops.schedule.launch import LaunchConfig
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or shutil.which("g++") is None,
@@ -57,7 +59,8 @@ QUICK = [
 ]
 COLUMNS = (1, 33, 257, 1023, 1024, 4097)
 STORAGES = (None, "register", "shared", "streaming")
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+HALF = torch.float16
+DTYPES = (HALF, torch.bfloat16, torch.float32)
 
 
 def _matrix():
@@ -109,6 +112,19 @@ def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
 def test_ops_and_schedules(op, columns, rows, dtype, storage):
     x = randn(rows, columns, dtype=dtype) * 3
     verify_call(CHAINS[op], x, parameters(CHAINS[op], columns, dtype), storage)
+
+
+def test_sums_of_four_columns_a_thread_keep_their_bits(monkeypatch):
+    chain, columns = CHAINS["layer_norm"], 4096
+    x, operands = randn(270, columns, dtype=torch.float16), parameters(chain, columns, HALF)
+    found = []
+    for sums in (second_stage._SUMS, (second_stage._SUMS[-1], (None, None, 0, 0))):
+        monkeypatch.setattr(second_stage, "_SUMS", sums)
+        op = fo.LayerNorm(store=[fo.Affine("gamma", "beta")], eps=1e-5 + len(found) * 1e-12)
+        many = LaunchConfig(persistent=True, persistent_threads_per_sm=1 << 16)
+        with emulated("sm_90", "ascending"), testing.force_launch(backward=many):
+            found.append(gradients_of(op, x, operands, upstream_of(chain, x, operands))[1])
+    assert all(same_bits(found[0][name], found[1][name]) for name in ("gamma", "beta"))
 
 
 @pytest.mark.thorough

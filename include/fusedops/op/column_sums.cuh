@@ -64,6 +64,10 @@ inline constexpr int kSumColumns = 8, kSumThreads = kSumColumns * kSumApart;
 
 namespace detail {
 
+/// Elements of a word of 16 bytes.
+template <class Compute>
+inline constexpr int kMostWords = 16 / sizeof(Compute);
+
 template <class Compute>
 __device__ __forceinline__ Compute sum_of_group(const Compute* from, int64_t first, int64_t parts,
                                                 int64_t cols) {
@@ -113,6 +117,43 @@ __device__ __forceinline__ Compute sum_together(const Compute* from, int64_t par
   return sum;
 }
 
+/// The same of kFour neighbouring columns by one thread for each group, whose reads are all in flight
+/// together; `write(value, column)` gets the sums. `from` is aligned to four elements, and so is `cols`.
+template <int kColumns, int kFour, class Compute, class F>
+__device__ __forceinline__ void sum_side_by_side(const Compute* from, int64_t parts, int64_t cols,
+                                                 bool here, const F& write) {
+  constexpr int kAcross = kColumns / kFour;
+  const int quad = threadIdx.x % kAcross, place = threadIdx.x / kAcross;
+  __shared__ Compute sums[kSumGroups][kColumns];
+  Compute sum[4][kFour] = {};
+  if (here) {
+#pragma unroll 4
+    for (int64_t part = 4 * place; part < parts; part += kSumApart) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (part + i >= parts) continue;
+        FUSEDOPS_UNROLL
+        for (int j = 0; j < kFour; j += kMostWords<Compute>) {
+          const auto word = read_input<kMostWords<Compute>>(from + (part + i) * cols + j);
+          FUSEDOPS_UNROLL
+          for (int k = 0; k < kMostWords<Compute>; ++k) sum[i][j + k] += word.at[k];
+        }
+      }
+    }
+  }
+  FUSEDOPS_UNROLL
+  for (int j = 0; j < kFour; ++j) {
+    sums[place][quad * kFour + j] = (sum[0][j] + sum[1][j]) + (sum[2][j] + sum[3][j]);
+  }
+  __syncthreads();
+  const int column = threadIdx.x;
+  if (column >= kColumns) return;
+  Compute all = 0;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < kSumGroups; ++i) all += sums[i][column];
+  write(all, column);
+}
+
 /// Sums `terms` pieces by one warp: each part has `pieces` of them, and parts are `apart` elements
 /// apart. Each lane adds up its own terms, then the warp adds up its lanes, all of which get the
 /// sum.
@@ -134,9 +175,9 @@ __device__ __forceinline__ Compute sum_of_pieces(const Compute* from, Index piec
 }  // namespace detail
 
 /// Sums each column by one warp.
-template <int kColumns, int kThreads, class To, class Compute>
+template <int kColumns, int kThreads, int kOfThread, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PiecesOf<To, Compute>& all, int64_t block) {
-  constexpr int kWarps = kColumns * kThreads / 32;
+  constexpr int kWarps = kColumns * kThreads / kOfThread / 32;
   const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
   const int64_t group = block / blocks_of_row;
   const int64_t apart = all.cols * all.pieces;
@@ -156,29 +197,45 @@ __device__ __forceinline__ void column_sums(const PiecesOf<To, Compute>& all, in
   }
 }
 
-template <int kColumns, int kThreads, class To, class Compute>
+template <int kColumns, int kThreads, int kOfThread, class To, class Compute>
 __device__ __forceinline__ void column_sums(const PartsOf<To, Compute>& all, int64_t block) {
   const int64_t blocks_of_row = (all.cols + kColumns - 1) / kColumns;
   const int64_t group = block / blocks_of_row;
-  const int64_t col = block % blocks_of_row * kColumns + threadIdx.x % kColumns;
+  const int64_t begin = block % blocks_of_row * kColumns;
+  const int64_t col = begin + threadIdx.x % (kColumns / kOfThread) * kOfThread;
   const bool here = col < all.cols;
   const Compute* from = all.from.value + group * all.parts * all.cols + (here ? col : 0);
-  Compute value[1];
-  if constexpr (kThreads == 1) {
-    value[0] = detail::sum_alone(from, all.parts, all.cols);
+  if constexpr (kOfThread > 1) {
+    static_assert(kThreads == kSumGroups, "a thread has a group of parts");
+    detail::sum_side_by_side<kColumns, kOfThread>(
+        from, all.parts, all.cols, here, [&](Compute sum, int column) {
+          const Compute value[1] = {sum};
+          if (begin + column < all.cols) {
+            all.to.write(value, RowIndex<1>{group, {group}}, begin + column);
+          }
+        });
   } else {
-    value[0] = detail::sum_together<kColumns, kThreads>(from, all.parts, all.cols);
+    Compute value[1];
+    if constexpr (kThreads == 1) {
+      value[0] = detail::sum_alone(from, all.parts, all.cols);
+    } else {
+      value[0] = detail::sum_together<kColumns, kThreads>(from, all.parts, all.cols);
+    }
+    if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
   }
-  if (threadIdx.x < kColumns && here) all.to.write(value, RowIndex<1>{group, {group}}, col);
 }
 
-/// Computes one block of one of the sums; kThreads threads add up a column.
-template <int kColumns = kSumColumns, int kThreads = kSumApart, class First, class... Rest>
+/// Computes one block of one of the sums; kThreads threads add up a column, or kOfThread neighbouring
+/// ones.
+template <int kColumns = kSumColumns, int kThreads = kSumApart, int kOfThread = 1, class First,
+          class... Rest>
 __device__ __forceinline__ void all_column_sums(int64_t block, const First& first,
                                                 const Rest&... rest) {
   const int64_t blocks = (first.cols + kColumns - 1) / kColumns * first.groups;
-  if (block < blocks) return column_sums<kColumns, kThreads>(first, block);
-  if constexpr (sizeof...(Rest) > 0) all_column_sums<kColumns, kThreads>(block - blocks, rest...);
+  if (block < blocks) return column_sums<kColumns, kThreads, kOfThread>(first, block);
+  if constexpr (sizeof...(Rest) > 0) {
+    all_column_sums<kColumns, kThreads, kOfThread>(block - blocks, rest...);
+  }
 }
 
 #else

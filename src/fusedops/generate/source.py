@@ -147,7 +147,7 @@ def cuda_source(
             "row/gradient.cuh",
         ),
         "sums": (
-            f"all_column_sums<{tile.width}, {tile.threads_per_block // tile.width}>",
+            f"all_column_sums<{_of_sums(tile)}>",
             "op/column_sums.cuh",
         ),
     }[entry]
@@ -200,6 +200,12 @@ def _beginning(entry: str, members: Members, tile: Schedule) -> str:
     rows = "SingleRows{}, a.rows, a.cols" if entry == "forward" else "a.slices, a.rows, a.cols"
     views = "a.x" if entry == "forward" else "a.x, a.upstream"
     return f"begin_with_rows<{tile.cpp}>(\n    a, {rows}, {even}, {views});"
+
+
+def _of_sums(tile: Schedule) -> str:
+    """The columns of a block, the threads of a column, and the columns of a thread if several."""
+    numbers = [tile.width, tile.threads_per_block * tile.packs // tile.width, tile.packs]
+    return ", ".join(str(one) for one in numbers[: 3 if tile.packs > 1 else 2])
 
 
 def _shared_memory_checks(tile: Schedule, members: Members) -> str:

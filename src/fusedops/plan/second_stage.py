@@ -31,12 +31,16 @@ _PIECES = (8, 256)
 #: thread block): the first entry whose limits are not exceeded is used; None is no limit. A column
 #: is summed by 1, 128 or 32 threads. All entries add in the same order (op/column_sums.cuh,
 #: benchmarks/log, 10).
+#:
+#: `_BY_FOUR` takes the place of the last one where four columns divide all rows: a thread reads
+#: four columns at once.
 _SUMS = (
     (64, None, 128, 128),
     (None, 999, 8, 1024),
     (None, 2048, 16, 512),
     (None, None, 32, 1024),
 )
+_BY_FOUR = (32, 256)
 
 
 class Sum(NamedTuple):
@@ -129,17 +133,20 @@ def second_stage(
         shapes.append((rows, columns))
         numbers += (outer, pieces_of.get(one, 1), parts // rows, rows, columns)
     wide, block = _PIECES if pieces_of else _sums_of(most, geometry.columns)
+    fours = (wide, block) == _SUMS[-1][2:] and all(columns % 4 == 0 for _, columns in shapes)
+    if fours:
+        wide, block = _BY_FOUR
     blocks = sum([-(-columns // wide) * rows for rows, columns in shapes])
     words = argument.recipe.fill(numbers)
     if call.tile is None:
         return words, None, all_rows, 1, blocks, 1
-    return words, sums_schedule(block, wide), all_rows, 1, blocks, block
+    return words, sums_schedule(block, wide, 4 if fours else 1), all_rows, 1, blocks, block
 
 
 @functools.cache  # of few pairs
-def sums_schedule(threads: int, columns: int) -> Schedule:
-    """The schedule of the kernel: threads and columns of a block."""
-    tile = Tile(threads, 1, columns, 1, threads * columns)
+def sums_schedule(threads: int, columns: int, of_thread: int) -> Schedule:
+    """The schedule of the kernel: threads and columns of a block, and columns of a thread."""
+    tile = Tile(threads, of_thread, columns, 1, threads * columns)
     return Schedule("register", tile, LaunchConfig(), exact=False, compute_bytes=4)
 
 
