@@ -331,6 +331,26 @@ def test_sums_in_registers_find_room_to_be_combined():
         assert alone or combined <= 48 << 10, (columns, tile)
 
 
+def test_rows_that_slices_take_in_turns():
+    """No slice has two rows more than another; groups of rows that share an operand stay whole."""
+    op, vector = fo.RMSNorm(store=[fo.Affine("g")]), tensor(8192, dtype=torch.float16)
+    turns = backward_of(op, tensor(600, 8192, dtype=torch.float16), {"g": vector}, "sm_90")
+    slices = turns.call.sums.slices
+    assert turns.tile.launch.interleaved
+    assert (slices.rows, slices.per_span, slices.total) == (3, 264, 264)
+    check_compiles(turns)
+    groups = tensor(3, 1, 8192, dtype=torch.float16)
+    with testing.force_launch(backward=turns.tile.launch):
+        x = tensor(3, 200, 8192, dtype=torch.float16)
+        whole = backward_of(op, x, {"g": groups}, "sm_90")
+    assert not whole.tile.launch.interleaved
+    assert whole.call.sums.slices.rows * whole.call.sums.slices.per_span >= 200
+    two = {"g": vector, "b": vector}
+    centred = fo.LayerNorm(store=[fo.Affine("g", "b")])
+    x = tensor(600, 8192, dtype=torch.float16)
+    assert not backward_of(centred, x, two, "sm_90").tile.launch.interleaved
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 def test_rows_that_are_asked_for_by_line(arch):

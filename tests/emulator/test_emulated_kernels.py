@@ -127,6 +127,39 @@ def test_sums_of_four_columns_a_thread_keep_their_bits(monkeypatch):
     assert all(same_bits(found[0][name], found[1][name]) for name in ("gamma", "beta"))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("rms_norm", 2048, 21, torch.float16, "registers"),
+        *thorough(
+            ("layer_norm", 3000, 19, torch.bfloat16, "shared"),
+            ("rms_norm", 8192, 18, torch.bfloat16, "shared"),
+        ),
+    ],
+)
+def test_rows_that_slices_take_in_turns(case):
+    """Some slices have a row more than others; only sums over rows may have other bits."""
+    op, columns, rows, dtype, sums = case
+    chain = CHAINS[op]
+    x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(chain, columns, dtype)
+    upstream, first = upstream_of(chain, x, operands), None
+    for interleaved in (False, True):
+        launch = LaunchConfig(
+            persistent=True,
+            persistent_threads_per_sm=512,
+            sum_storage=sums,
+            prefetch="per_thread",
+            prefetch_distance=1,
+            interleaved=interleaved,
+        )
+        with testing.force_launch(backward=launch):
+            verify_call(chain, x, operands)
+            with emulated("sm_90", "ascending"):
+                _, gradients = gradients_of(declare(chain), x, operands, upstream)
+        first = gradients["x"] if first is None else first
+        assert same_bits(gradients["x"], first)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("op", CHAINS)
 def test_every_length_and_storage(op):

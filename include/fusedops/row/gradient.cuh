@@ -20,10 +20,11 @@ enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 
 /// `ahead`: the prefetch distance in rows. `even`: as in row_kernel. kEagerOperands: the loads of
 /// the STORE's operands are issued together with those of the row, not after them (more bytes in
-/// flight, more registers).
-template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, class Op, class LoadT,
-          class Upstream, class StoreT, class Kept, class To, class LoadTargets, class StoreTargets,
-          class Rows>
+/// flight, more registers). kInterleaves: slices take rows in turns, so that all blocks read
+/// neighbouring rows at a time; a block then has one slice, of a single span.
+template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, bool kInterleaves = false,
+          class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
+          class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,
@@ -56,8 +57,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   const Share share = Schedule::share(blockIdx.x, chunks);
   const unsigned block = Schedule::kApart ? blockIdx.x / chunks : blockIdx.x;
   const int64_t slice = Schedule::first_row(block) + threadIdx.x / Schedule::kThreads;
-  const RowRange of_slice = slices.of(slice, rows.count);
+  static_assert(!kInterleaves || Schedule::kRows == 1, "a block has one slice");
+  const RowRange of_slice =
+      kInterleaves ? RowRange{slice, rows.count} : slices.of(slice, rows.count);
   const int64_t begin = of_slice.begin, end = of_slice.end;
+  const int64_t step = kInterleaves ? slices.per_span : 1;
   const uint32_t turns =
       kPrefetch == Prefetch::kAcrossRows ? 1 : static_cast<uint32_t>(slices.rows);
 
@@ -89,7 +93,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   };
 
   const auto prefetch_later = [&](uint32_t turn) {
-    const int64_t later = begin + turn + ahead;
+    const int64_t later = begin + (turn + ahead) * step;
     if (later >= (kPrefetch == Prefetch::kAcrossRows ? rows.count : end)) return;
     const Row row = rows.index(later);
     const int here = share.begin * of_chunk;
@@ -126,8 +130,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   for (uint32_t turn = 0; turn < turns; ++turn) {
-    const bool mine = begin + turn < end;
-    const Row row = rows.index(mine ? begin + turn : 0);
+    const bool mine = begin + turn * step < end;
+    const Row row = rows.index(mine ? begin + turn * step : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
     if constexpr (kBefore) prefetch_later(turn);
     detail::KeptOfRow<Op> of_row;

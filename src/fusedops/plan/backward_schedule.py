@@ -28,7 +28,7 @@ from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward import choose_host
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.independent import choose_map_gradient
-from fusedops.schedule.row_partition import Slices, cut, cut_few, is_sum
+from fusedops.schedule.row_partition import Slices, cut, cut_few, is_sum, may_interleave
 from fusedops.schedule.row_schedule import reserved_shared
 
 if TYPE_CHECKING:
@@ -169,6 +169,14 @@ def in_one_block(schedule: Schedule, gpu: Gpu) -> Schedule | None:
     return schedule.replaced(launch=few)
 
 
+def with_slices_of(schedule: Schedule, shared: Sequence[Sharing]) -> Schedule:
+    """The schedule whose slices take rows in turns only if that splits no group of rows."""
+    launch = schedule.launch
+    if not launch.interleaved or (schedule.rows_per_block == 1 and may_interleave(shared)):
+        return schedule
+    return schedule.replaced(launch=launch._replace(interleaved=False))
+
+
 def without_prefetch_across_rows(schedule: Schedule) -> Schedule:
     """The schedule where slices have several rows, so that no later block takes a later row."""
     if schedule.launch.prefetch != "across_rows":
@@ -255,6 +263,7 @@ def _cut(
     if few is not None:
         tile, slices = few, cut_few(rows, shared, few.rows_per_block)
     else:
+        tile = None if tile is None else with_slices_of(tile, shared)
         slices = cut(
             rows,
             geometry.columns,
@@ -262,6 +271,7 @@ def _cut(
             None if tile is None else resident_rows(tile, target.multiprocessors),
             1 if tile is None else tile.rows_per_block,
             tile is not None and tile.launch.persistent,
+            tile is not None and tile.launch.interleaved,
         )
     if tile is not None and any(is_sum(share) for share in shared):
         tile = without_prefetch_across_rows(tile)

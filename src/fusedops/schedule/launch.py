@@ -49,6 +49,8 @@ class LaunchConfig(NamedTuple):
         sum_storage: One of `SUM_STORAGES`.
         eager_operands: Whether a backward pass issues the loads of its operands together with those
             of the row: more loads in flight, more registers.
+        interleaved: Whether the slices of a backward pass take rows in turns, where all rows share
+            the operands and a block has one row at a time: all blocks then read neighbouring rows.
     """
 
     rows_per_block: int = 1
@@ -61,6 +63,7 @@ class LaunchConfig(NamedTuple):
     persistent_threads_per_sm: int = 1024
     sum_storage: str = "registers"
     eager_operands: bool = True
+    interleaved: bool = False
 
 
 class ProductConfig(NamedTuple):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fusedops.bind.geometry import Sharing
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Slices", "cut", "cut_few", "is_sum", "piece_columns"]
+__all__ = ["Slices", "cut", "cut_few", "is_sum", "may_interleave", "piece_columns"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -76,6 +76,7 @@ def cut(
     resident_rows: int | None,
     lanes: int = 1,
     persistent: bool = False,
+    interleaved: bool = False,
 ) -> Slices:
     """Partition the rows of a backward pass into slices.
 
@@ -86,6 +87,7 @@ def cut(
         resident_rows: Rows that the device's persistent blocks process at a time; None for a CPU.
         lanes: Number of slices that are summed up together; all of them lie in one span.
         persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
+        interleaved: Whether slices take rows in turns (`may_interleave`).
     """
     if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
@@ -94,6 +96,8 @@ def cut(
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident_rows, rows))
+        if interleaved:  # every slice has as many rows as another, or one more
+            return Slices(math.ceil(rows / wanted), max(rows, 1), wanted, wanted)
     groups = tuple([one.group for one in shared if one.kind in ("column", "row")])
     return _cut(rows, groups, wanted, lanes)
 
@@ -111,6 +115,14 @@ def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int) -> Slices:
     size = max(1, min(size, span))
     per_span = math.ceil(span / size / lanes) * lanes
     return Slices(size, span, per_span, math.ceil(rows / span) * per_span)
+
+
+def may_interleave(shared: Sequence[Sharing]) -> bool:
+    """Whether slices may take rows in turns: each element is one row's, or all rows share it."""
+    return all(
+        one.kind == "each" or (one.kind in ("column", "row") and (one.of_all or one.group == 1))
+        for one in shared
+    )
 
 
 def cut_few(rows: int, shared: Sequence[Sharing], lanes: int) -> Slices:

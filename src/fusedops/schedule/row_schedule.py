@@ -207,6 +207,7 @@ class Schedule:
             self.staged_bytes,
             launch.relay_handshake,
             launch.eager_operands,
+            launch.interleaved,
         )
 
     @functools.cached_property

@@ -163,6 +163,8 @@ def _backward(kernel: Kernel, features: BackwardFeatures) -> Iterator[tuple[str,
         storages = ("registers", "shared")
         yield "storage of sums", lambda config: _with(config, "sum_storage", storages)
     yield "operand loads", lambda config: _with(config, "eager_operands", (False, True))
+    if features.read_once and features.groups == 1 and features.threads > 32:
+        yield "rows in turns", lambda config: _with(config, "interleaved", (False, True))
 
 
 def _with(config: Any, field: str, values: tuple[object, ...]) -> Iterator[Any]:
