@@ -28,7 +28,7 @@ def points():
     for dtype in ("half", "bfloat16", "float", "double"):
         for arch in (80, 90, 100, 120):
             usual = dtype == "half" and arch in (90, 100)
-            marks = [pytest.mark.thorough] if usual else [pytest.mark.exhaustive]
+            marks = [pytest.mark.thorough, *[pytest.mark.exhaustive] * (not usual)]
             for number, name in enumerate(DISPATCHES):
                 yield pytest.param(dtype, arch, number, marks=marks, id=f"{name}-{dtype}-{arch}")
 

@@ -121,7 +121,7 @@ using NormGradientLadder =
            OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Bucket<128, 16, 768>,
-           Bucket<256, 16, 768>, Bucket<256, 32, 512, 768>, Bucket<512, 32, 512>,
+           Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using GradientChunk = Bucket<512, 16, 512>;
 

@@ -192,7 +192,8 @@ struct LaunchGradient {
       return go<Bucket, Exact, kSums, kPersistent>(cut);
     } else {
       constexpr bool kPieces = !kWide || Range::kFew;
-      using Others = typename Bucket::template Resident<Compute, kWidth, kLeast, false, kPieces>;
+      constexpr int64_t kFewest = kWide ? kLeast : 1;
+      using Others = typename Bucket::template Resident<Compute, kWidth, kFewest, false, kPieces>;
       return go<Bucket, Others, kSums, kPersistent>(cut);
     }
   }

@@ -206,8 +206,6 @@
 
 namespace fusedops {
 
-struct Absent;
-
 /// A half-open range of columns.
 struct Columns {
   int64_t begin, end;
@@ -299,7 +297,7 @@ using OperandsCall = decltype(any_of<const F>().operands(any_of<Ignore>()));
 
 template <class Source>
 FUSEDOPS_HD constexpr auto refuse_as_source() {
-  static_assert(detected<SourceCall, Source>(),
+  static_assert(detected<SourceCall, Source>() || !detected<FunctorCall, Source, float, int64_t>(),
                 "fusedops: load(source, functors...) begins with what it reads, as direct(pointer, "
                 "row_stride); functors follow in the order in which they run");
 }
@@ -312,7 +310,7 @@ FUSEDOPS_HD constexpr auto refuse_as_target() {
                   "run");
     refuse_as_target<Rest...>();
   } else {
-    static_assert(detected<TargetCall, First>() || IsSame<First, Absent>::value,
+    static_assert(detected<TargetCall, First>() || !detected<FunctorCall, First, float, int64_t>(),
                   "fusedops: store(functors..., target) ends with what it writes, as "
                   "direct(pointer, row_stride), or Absent{} where a gradient does not write it");
   }
