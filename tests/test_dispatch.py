@@ -124,6 +124,28 @@ def test_add_norm(device, rows, cols, pitch):
     )
 
 
+@pytest.mark.parametrize("cols", [40, 1032, 3000, 5120, 24576])
+def test_a_stream_in_the_memory_of_the_residual(device, cols):
+    """Each pack is read once, and written once, also where the columns do not fill their tile."""
+    library, rows = place("add_norm", device), 5
+    half = {"dtype": torch.float16, "device": device}
+    x, bias, residual = (
+        randn(*shape, seed=seed, **half)
+        for seed, shape in enumerate(((rows, cols), (cols,), (rows, cols)))
+    )
+    gamma, beta = (randn(cols, device=device, seed=seed) for seed in (3, 4))
+    mean, rstd = (fresh((rows,), torch.float32, device) for _ in "mr")
+    kept = fresh((rows, 3), torch.float32, device)
+    found = []
+    for stream in (fresh((rows, cols), torch.float16, device), residual.clone()):
+        other = residual if not found else stream
+        y = fresh((rows, cols), torch.float16, device)
+        operands = (x, bias, other, stream, gamma, beta, y, mean, rstd, kept)
+        assert library.add_norm(*operands, 0.25, 1, 0, rows, cols, cols) == SUCCESS
+        found.append((y, stream))
+    assert all(same_bits(apart, shared) for apart, shared in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(("rows", "cols"), [(7, 40), (300, 515), (3, 5120), (2, 20001)])
 def test_rms_norm(device, rows, cols):
     library = place("others", device)

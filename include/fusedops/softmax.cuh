@@ -24,8 +24,9 @@
 //   cols     1 or more; an integer, or fusedops::cols<low, high>(n), which compiles fewer kernels.
 //   kept     null, or (rows, kSoftmaxKept) numbers of Compute that the gradient reads: the maximum
 //            of each row, and the factor that the sum gives.
-//   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, or the status of the
-//            launch; Status on a CPU. Without rows nothing is launched.
+//   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, for an operand without
+//            memory, and for a layout of fewer rows, or the status of the launch; Status on a CPU.
+//            Without rows nothing is launched.
 // Pointers need the alignment of their type; pointers and row strides that are multiples of 16
 // bytes are faster. The target may be the memory of the source if it has its dtype and layout, but
 // not that of another operand. Nothing allocates or synchronizes, so a CUDA graph can capture the
