@@ -161,9 +161,10 @@ def side_stream() -> torch.cuda.Stream:
 
 
 class Captured:
-    """Calls in a CUDA graph, with what they return: each writes memory of its own."""
+    """Calls in a CUDA graph, with what they read and return: each writes memory of its own."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls  # A replay reads the tensors that they hold.
         stream = side_stream()
         with torch.cuda.stream(stream):  # What is built or tuned at a first call is no part of it.
             for call in calls:
