@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ entry points: what a dispatch takes to compile with nvcc, and device time by columns."""
+"""The C++ entry points: what a dispatch takes to compile with nvcc, and device time by columns.
+
+Each part is measured with the LOADs and STOREs of fusedops and with structs of a user's own, which
+a dispatch cannot see into.
+"""
 
 import concurrent.futures
 import ctypes
@@ -8,13 +12,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ceiling
 import torch
-from points import MAIN, ROWS
+from points import ROWS
 from results import Result
 from timing import graph_seconds, sets
 
@@ -22,8 +26,10 @@ from fusedops.jit import env
 
 SOURCE = Path(__file__).with_suffix(".cu")
 HALF = torch.float16
-PARTS = ("softmax", "layer_norm", "layer_norm_gradient")
+PARTS = ("softmax", "softmax_gradient", "layer_norm", "layer_norm_dx", "layer_norm_gradient")
 COMPILE_SECONDS = 10.0  # With nvcc on two cores.
+COLUMNS = (256, 1024, 4096, 5120, 16384, 32768, 50264, 65536, 131072)
+MOST = ROWS * 16384  # elements of a tensor: with more columns there are fewer rows
 
 
 def sweeps() -> Iterator[Result]:
@@ -32,17 +38,27 @@ def sweeps() -> Iterator[Result]:
     if nvcc is None:
         return
     with tempfile.TemporaryDirectory() as folder:
-        built = [Path(folder) / f"{part}.so" for part in PARTS]
+        sources = [(part, ()) for part in PARTS]
+        # Structs of a user's own have no gradients of gamma and beta.
+        sources += [(part, ("-DOPAQUE",)) for part in PARTS[:-1]]
+        built = [Path(folder) / f"{part}{''.join(flags)}.so" for part, flags in sources]
         yield from _compiled(nvcc, built[0])
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(lambda i: _compile(nvcc, i, built[i]), range(1, len(PARTS))))
-        for part, library in zip(PARTS, built, strict=True):
-            yield from _sweep(part, getattr(ctypes.CDLL(str(library)), part))
+            waiting = [
+                pool.submit(_compile, nvcc, part, library, flags=flags)
+                for (part, flags), library in list(zip(sources, built, strict=True))[1:]
+            ]
+            for each in waiting:
+                each.result()
+        for (part, flags), library in zip(sources, built, strict=True):
+            by = "structs of one's own" if flags else "fusedops"
+            yield from _sweep(part, by, getattr(ctypes.CDLL(str(library)), part))
 
 
 def _compiled(nvcc: str, library: Path) -> Iterator[Result]:
     begin = time.perf_counter()
-    _compile(nvcc, 0, library, *(("taskset", "-c", "0,1") if shutil.which("taskset") else ()))
+    before = ("taskset", "-c", "0,1") if shutil.which("taskset") else ()
+    _compile(nvcc, PARTS[0], library, before=before)
     seconds = time.perf_counter() - begin
     target = f"<= {COMPILE_SECONDS:.0f} s"
     yield Result(
@@ -50,50 +66,64 @@ def _compiled(nvcc: str, library: Path) -> Iterator[Result]:
     )
 
 
-def _compile(nvcc: str, part: int, library: Path, *before: str) -> None:
+def _compile(
+    nvcc: str,
+    part: str,
+    library: Path,
+    before: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> None:
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    flags = ["-std=c++17", f"-arch={arch}", f"-DPART={part}", "-shared", "-Xcompiler", "-fPIC"]
+    flags = ["-std=c++17", f"-arch={arch}", f"-DPART={PARTS.index(part)}", *flags]
     include = f"-I{env.include_dir()}"
-    subprocess.run([*before, nvcc, *flags, include, str(SOURCE), "-o", str(library)], check=True)
+    linked = ["-shared", "-Xcompiler", "-fPIC", include, str(SOURCE), "-o", str(library)]
+    subprocess.run([*before, nvcc, *flags, *linked], check=True)
 
 
-def _sweep(part: str, function: Any) -> Iterator[Result]:
-    reads = 2 if part.endswith("gradient") else 1
-    for columns in MAIN:
-        elements = ROWS * columns
+def _sweep(part: str, by: str, function: Any) -> Iterator[Result]:
+    reads = 1 if part in ("softmax", "layer_norm") else 2
+    for columns in COLUMNS:
+        rows = min(ROWS, MOST // columns)
+        elements = rows * columns
         moved = (reads + 1) * elements * HALF.itemsize
         best = ceiling.seconds(elements, HALF, reads, 1)
-        seconds = graph_seconds([_call(part, function, columns) for _ in range(sets(moved))])
-        yield Result("dispatch", f"{part} ({ROWS}, {columns})", "fusedops", seconds, moved, best)
+        calls = [_call(part, function, rows, columns) for _ in range(sets(moved))]
+        seconds = graph_seconds(calls)
+        yield Result("dispatch", f"{part} ({rows}, {columns})", by, seconds, moved, best)
+        del calls
         torch.cuda.empty_cache()
 
 
-def _call(part: str, function: Any, columns: int) -> Callable[[], None]:
-    """One call with tensors of its own."""
+def _call(part: str, function: Any, rows: int, columns: int) -> Callable[[], None]:
+    """One call with tensors of its own, in the order of dispatch.cu."""
 
     def made(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
         return torch.randn(shape, device="cuda", dtype=dtype)
 
-    tensors = [made(ROWS, columns), made(ROWS, columns)]
-    if part != "softmax":
-        tensors += [made(columns)]
+    tensors = [made(rows, columns), made(rows, columns)]
     if part == "layer_norm":
-        tensors += [made(columns)]
-    rest: list[Any] = []
-    if part.endswith("gradient"):
-        tensors += [made(ROWS, columns), made(ROWS, 3, dtype=torch.float32)]
         tensors += [made(columns), made(columns)]
+    elif part != "softmax":
+        tensors += [made(rows, columns)]
+    if part == "layer_norm_dx":
+        tensors += [made(columns), *(made(rows, dtype=torch.float32) for _ in "mr")]
+    rest: list[Any] = []
+    if part == "layer_norm_gradient":
+        tensors += [made(columns), made(rows, 3, dtype=torch.float32), made(columns), made(columns)]
         needed = ctypes.c_size_t()
-        _check(_run(function, columns, tensors, [None, ctypes.c_size_t(0), ctypes.byref(needed)]))
+        query = [None, ctypes.c_size_t(0), ctypes.byref(needed)]
+        _check(_run(function, rows, columns, tensors, query))
         tensors.append(torch.empty(max(1, needed.value), dtype=torch.uint8, device="cuda"))
         rest = [ctypes.c_size_t(needed.value), None]
-    return lambda: _check(_run(function, columns, tensors, rest))
+    return lambda: _check(_run(function, rows, columns, tensors, rest))
 
 
-def _run(function: Any, columns: int, tensors: list[torch.Tensor], rest: list[Any]) -> int:
+def _run(
+    function: Any, rows: int, columns: int, tensors: list[torch.Tensor], rest: list[Any]
+) -> int:
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    sizes = ctypes.c_int64(ROWS), ctypes.c_int64(columns)
+    sizes = ctypes.c_int64(rows), ctypes.c_int64(columns)
     result: int = function(stream, *sizes, *pointers, *rest)
     return result
 
