@@ -30,6 +30,9 @@ def test_the_head_says_what_it_is():
     header = fo.export(op, x, arch="x86-64-v3", **operands)
     assert header.name == "softmax"
     assert "Forward: the shapes are fixed" in header.text
+    for exported in (text, header.text):  # asked after the headers that say it
+        asked = exported.index("#if FUSEDOPS_VERSION / 100 != 0 * 100 + 1\n#error")
+        assert exported.rindex("#include <fusedops/") < asked
     assert set(header.command) - {"g++", *host.GCC} < set(host.flags("x86-64-v3"))
 
 
