@@ -279,6 +279,23 @@ def test_what_is_included(header):
             assert name[1] in allowed, f"{header} includes {line}"
 
 
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
+def test_calls_in_a_head_are_those_that_are_declared(name):
+    """The arguments that a page's head writes for a dispatch are the parameters of an overload."""
+    head, code = TEXTS[f"fusedops/{name}.cuh"].split("#pragma once")
+    head = re.sub(r"\s*\n//\s*", " ", head)
+    declared = set()
+    for function, parameters in re.findall(
+        r"\] detail::StatusOf<Where>\s+(dispatch_\w+)\(([^{]+)\) \{", code
+    ):
+        names = [re.sub(r" = .*", "", each).split()[-1] for each in parameters.split(",")]
+        declared.add((function, *names))
+    written = re.findall(r"(dispatch_\w+)<Compute>\(([^)]*)\)", head)
+    assert len(written) >= 3
+    for function, arguments in written:
+        assert (function, *re.split(r",\s*", arguments)) in declared
+
+
 def test_kernels_reach_nothing_that_launches():
     for name in sorted(LAUNCHING):
         assert not [h for h in reaches(name) if h.split("/")[1] in KERNELS], name
