@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from fusedops.generate.variant import Variant
     from fusedops.plan.wanted_gradients import WantedGradients
 
-_TENSOR = re.compile(r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?")
+#: Compiled where it is used, so that no import waits for it.
+_TENSOR = r"(~?)(\w+):([\d,]*)(?:@([-\d,]*))?(?:\+(\d+))?"
 _ALIGNED = 16
 
 _seen: set[tuple[object, ...]] = set()
@@ -197,7 +198,7 @@ def read_value(text: Any) -> Any:
     alone = getattr(torch, text, None)
     if isinstance(alone, torch.dtype):
         return alone
-    found = _TENSOR.fullmatch(text)
+    found = re.fullmatch(_TENSOR, text)
     dtype = getattr(torch, found[2], None) if found is not None else None
     if found is None or not isinstance(dtype, torch.dtype):
         raise ValueError(f"a tensor must be written as DTYPE:SIZES, got {text!r}")

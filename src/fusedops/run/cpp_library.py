@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from fusedops.jit import env
 from fusedops.jit.lock import guard
-from fusedops.run.cpp_node import make_program
 
 if TYPE_CHECKING:
     from fusedops.jit import Artifact
@@ -56,6 +55,8 @@ def offer(op: Runnable) -> bool:
     if _mode == "cpp" and _make is None:
         _load(build=True)
     if _make is not None and _mode != "python":
+        from fusedops.run.cpp_node import make_program  # so that few imports wait for it
+
         op.grad = _make(op.grad, functools.partial(make_program, op))
         op.offered = True
         return True
