@@ -46,8 +46,8 @@ def compile_host(source, library, *flags):
     run([*command, "-o", library])
 
 
-def run(command):
-    """Run a compiler, which has nothing to say."""
+def log_of(command):
+    """Run a compiler, and give what it says."""
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -55,8 +55,15 @@ def run(command):
         check=False,
         env=env.compiler_environment(),
     )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
+    log = done.stdout + done.stderr
+    assert done.returncode == 0, log
+    return log
+
+
+def run(command):
+    """Run a compiler, which has nothing to say."""
+    log = log_of(command)
+    assert "warning" not in log, log
 
 
 def compiler():

@@ -262,7 +262,7 @@ def test_a_node_that_ran_has_let_go_of_what_it_saved(device):
 
 def test_numbers_that_are_drawn_in_memory_are_saved(device, python, monkeypatch):
     """As while a CUDA graph is captured."""
-    monkeypatch.setattr("fusedops.run.autograd.draw", lambda *given: None)
+    monkeypatch.setattr("fusedops.bind.generator.draw", lambda *given: None)
     op = fo.Softmax(store=[fo.Dropout("p")])
     x = randn(6, 32, device=device).requires_grad_()
     call = x, [x], {"p": 0.5}

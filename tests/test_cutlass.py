@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cpptest import find_nvcc
+from cpptest import find_nvcc, log_of
 from test_cmake import cmake, configure
 from test_headers import CUTLASS_HEADERS
 
@@ -51,15 +51,7 @@ def test_it_compiles(tmp_path):
     folders = [f"-I{env.include_dir()}", "-isystem", cutlass() / "include"]
     keep = ["--keep", "--keep-dir", tmp_path]
     command = [find_nvcc(), *flags, "-gencode=arch=compute_90a,code=sm_90a", *folders, *keep]
-    done = subprocess.run(
-        [*map(str, command), "-c", str(EXAMPLE / "linear.cu"), "-o", str(found)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env.compiler_environment(),
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+    said = log_of([*command, "-c", EXAMPLE / "linear.cu", "-o", found])
     assert said.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == 2, said
     assert "C7510" not in said  # what ptxas says of a product that it waits for
     warned = [line for line in said.splitlines() if "warning" in line and "fusedops" in line]

@@ -3,10 +3,9 @@
 """No kernel of a C++ dispatch spills more registers than a few, on any architecture."""
 
 import re
-import subprocess
 
 import pytest
-from cpptest import FOLDER, find_nvcc
+from cpptest import FOLDER, find_nvcc, log_of
 
 from fusedops.jit import env
 
@@ -36,28 +35,10 @@ def points():
 @pytest.mark.parametrize(("dtype", "arch", "number"), points())
 def test_no_kernel_spills(tmp_path, dtype, arch, number):
     compute = "double" if dtype == "double" else "float"
-    done = subprocess.run(
-        [
-            find_nvcc(),
-            "-std=c++17",
-            "-cubin",
-            f"-arch=sm_{arch}",
-            f"-I{env.include_dir()}",
-            "-Xptxas=-v",
-            f"-DPASS={number}",
-            f"-DTYPE={dtype}",
-            f"-DCT={compute}",
-            str(FOLDER / "spills.cu"),
-            "-o",
-            str(tmp_path / "kernels.cubin"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env.compiler_environment(),
-    )
-    log = done.stdout + done.stderr
-    assert done.returncode == 0, log
+    flags = ["-std=c++17", "-cubin", f"-arch=sm_{arch}", f"-I{env.include_dir()}", "-Xptxas=-v"]
+    macros = [f"-DPASS={number}", f"-DTYPE={dtype}", f"-DCT={compute}"]
+    source, output = FOLDER / "spills.cu", tmp_path / "kernels.cubin"
+    log = log_of([find_nvcc(), *flags, *macros, source, "-o", output])
     spilled = {int(stores) for stores in re.findall(r"(\d+) bytes spill stores", log)}
     assert spilled, log
     assert max(spilled) <= MOST, log

@@ -27,7 +27,7 @@
 //   returns  cudaSuccess, cudaErrorInvalidValue for rows or cols out of range, for an operand without
 //            memory, and for a layout of fewer rows, or the status of the launch; Status on a CPU.
 //            Without rows nothing is launched.
-// Pointers need the alignment of their type; pointers and row strides that are multiples of 16
+// Pointers need the alignment of their type; pointers, row strides and rows that are multiples of 16
 // bytes are faster. The target may be the memory of the source if it has its dtype and layout, but
 // not that of another operand. Nothing allocates or synchronizes, so a CUDA graph can capture the
 // call. Rows whose maximum is -inf give zeros (log-softmax: -inf), or NaN with EmptyRow::kNan as

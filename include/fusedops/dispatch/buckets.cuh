@@ -105,6 +105,7 @@ struct Ladder {};
 template <int kBlocks, int kThreads, int kValues, int kPersistentThreads = 1024>
 using OfCluster = Bucket<kThreads, kValues, kPersistentThreads, 0, 64, kBlocks>;
 
+/// Of the longest rows that one block holds.
 using LongestTile = Bucket<256, 64>;
 using ForwardLadder =
     Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,

@@ -52,15 +52,17 @@ FUSEDOPS_HD OnlyValues<T> only_values(const T& load) {
 
 /// What is known of a type that a dispatch is given; here, of a type of the plain form. kWidth: the
 /// pack width of its schedules, for 16 bytes of the compute type; kMost: the widest pack that it
-/// takes.
+/// takes; kLoad, kStore: whether it is composed by load() or store().
 template <class T>
 struct Form {
   static constexpr bool kPlain = true, kOperand = false, kMasks = false;
+  static constexpr bool kLoad = false, kStore = false;
   static constexpr int kWidth = 4, kMost = widest_pack<T>();
 };
 template <class T, class Map>
 struct Form<Operand<T, Map>> {
   static constexpr bool kPlain = false, kOperand = true, kMasks = false;
+  static constexpr bool kLoad = false, kStore = false;
   static constexpr int kWidth = 4, kMost = 16;
 };
 template <class To>
@@ -70,6 +72,7 @@ struct Form<OnlyValues<T>> : Form<T> {};
 template <class Source, class... Functors>
 struct Form<Load<Source, Functors...>> {
   static constexpr bool kPlain = false, kOperand = false;
+  static constexpr bool kLoad = true, kStore = false;
   static constexpr bool kMasks = Load<Source, Functors...>::kMasks;
   static constexpr int kWidth = 16 / sizeof(typename Source::Element), kMost = 16;
 };
@@ -79,23 +82,45 @@ struct Form<Store<Target, Functors>> {
                 "fusedops: a mask in a STORE: what is masked must be known before the reduction; "
                 "it belongs in the LOAD of a softmax");
   static constexpr bool kPlain = false, kOperand = false;
+  static constexpr bool kLoad = false, kStore = true;
   static constexpr int kMost = 16;
 };
-
-template <class T>
-struct IsLoad : IsSame<int, T> {};
-template <class Source, class... Functors>
-struct IsLoad<Load<Source, Functors...>> : IsSame<int, int> {};
-template <class T>
-struct IsStore : IsSame<int, T> {};
-template <class Target, class Functors>
-struct IsStore<Store<Target, Functors>> : IsSame<int, int> {};
 
 template <class LoadT>
 constexpr void refuse_masks_in_norm() {
   static_assert(!Form<LoadT>::kMasks,
                 "fusedops: a mask in the LOAD of a norm: a masked element leaves the row, which a "
                 "norm has no meaning for");
+}
+
+/// Whether a LOAD says where it reads, so that later rows can be prefetched: a composed one of an
+/// operand.
+template <class LoadT>
+struct ReadsOperand {
+  static constexpr bool value = false;
+  static constexpr int kBytes = 1;
+};
+template <class T, class Map, class... Functors>
+struct ReadsOperand<Load<Operand<T, Map>, Functors...>> {
+  static constexpr bool value = true;
+  static constexpr int kBytes = sizeof(T);
+};
+template <class T, class Map>
+struct ReadsOperand<Operand<T, Map>> : ReadsOperand<Load<Operand<T, Map>>> {};
+template <class T>
+struct ReadsOperand<OnlyValues<T>> : ReadsOperand<T> {};
+template <class T>
+struct ReadsOperand<AsOperand<T>> : ReadsOperand<T> {};
+template <class... Loads>
+FUSEDOPS_HD constexpr bool reads_ahead() {
+  return (ReadsOperand<typename Plain<Loads>::type>::value && ...);
+}
+/// How many rows ahead, of `streams` tensors: 4 MiB of each of two are far less than the L2 cache
+/// has, and more than all blocks process at a time.
+template <class LoadT>
+FUSEDOPS_HD int64_t rows_ahead(int64_t cols, int streams) {
+  constexpr int64_t kBytes = 8 << 20;
+  return larger<int64_t>(1, kBytes / (streams * cols * ReadsOperand<LoadT>::kBytes));
 }
 
 /// What is asked of the operands that it is called with. wide: whether every pack of each is one

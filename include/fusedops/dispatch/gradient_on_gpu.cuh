@@ -249,8 +249,9 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
   const Operands operands = call.operands();
   if (!operands.fits) return cudaErrorInvalidValue;
   // One kernel less to compile: wide accesses of rows whose end cuts a pack are as narrow ones.
-  if (operands.wide && (Range::kFew || call.cols % kWidth == 0))
+  if (operands.wide && (Range::kFew || call.cols % kWidth == 0)) {
     return go(LaunchGradient<Range, Call, kWidth, Access::kWide>{stream, call});
+  }
   return go(LaunchGradient<Range, Call, kWidth, Access::kNarrow>{stream, call});
 }
 

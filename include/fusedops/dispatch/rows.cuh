@@ -53,49 +53,26 @@ struct RowsArguments {
   int64_t even;  // the columns of a chunk, where chunks are even
 };
 
-/// Whether a LOAD says where it reads, so that later rows can be prefetched: a composed one of an
-/// operand.
-template <class LoadT>
-struct ReadsOperand {
-  static constexpr bool value = false;
-  static constexpr int kBytes = 1;
-};
-template <class T, class Map, class... Functors>
-struct ReadsOperand<Load<Operand<T, Map>, Functors...>> {
-  static constexpr bool value = true;
-  static constexpr int kBytes = sizeof(T);
-};
-template <class T, class Map>
-struct ReadsOperand<Operand<T, Map>> : ReadsOperand<Load<Operand<T, Map>>> {};
-template <class T>
-struct ReadsOperand<OnlyValues<T>> : ReadsOperand<T> {};
-template <class T>
-struct ReadsOperand<AsOperand<T>> : ReadsOperand<T> {};
-template <class... Loads>
-FUSEDOPS_HD constexpr bool reads_ahead() {
-  return (ReadsOperand<typename Plain<Loads>::type>::value && ...);
-}
-/// How many rows ahead, of `streams` tensors: 4 MiB of each of two are far less than the L2 cache
-/// has, and more than all blocks process at a time.
-template <class LoadT>
-FUSEDOPS_HD int64_t rows_ahead(int64_t cols, int streams) {
-  constexpr int64_t kBytes = 8 << 20;
-  return larger<int64_t>(1, kBytes / (streams * cols * ReadsOperand<LoadT>::kBytes));
-}
-
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
+/// Rows of clusters are prefetched where the LOAD says where it reads.
+template <class Schedule, class Arguments>
+__device__ __forceinline__ void process_rows(const Arguments& a) {
+  using Compute = typename Arguments::Compute;
+  const auto& load = drawn(a.load);
+  const auto& store = drawn(a.store);
+  check_on_device<Compute, false>(load);
+  check_on_device<Compute, false>(store);
+  constexpr bool kAhead = Schedule::kBlocks > 1 && reads_ahead<decltype(a.load)>();
+  row_kernel<Schedule, kAhead, false, false, true>(
+      a.op, load, store, a.keep, a.rows, a.cols,
+      kAhead ? rows_ahead<decltype(a.load)>(a.cols, 1) : 0, a.even);
+}
 template <class Schedule, int kBlocks, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
     rows_kernel(const __grid_constant__ Arguments a) {
-  const auto& load = drawn(a.load);
-  const auto& store = drawn(a.store);
-  check_on_device<typename Arguments::Compute, false>(load);
-  check_on_device<typename Arguments::Compute, false>(store);
-  row_kernel<Schedule, false, false, false, true>(a.op, load, store, a.keep, a.rows, a.cols, 0,
-                                                  a.even);
+  process_rows<Schedule>(a);
 }
-
 // What is compiled for an older architecture has no clusters; `clusters_run` says so at run time.
 template <class Schedule, class Arguments>
 __global__ void __launch_bounds__(Schedule::kThreads)
@@ -103,13 +80,8 @@ __global__ void __launch_bounds__(Schedule::kThreads)
     __cluster_dims__(Schedule::kBlocks, 1, 1)
 #endif
         clustered_rows_kernel(const __grid_constant__ Arguments a) {
-  const auto& load = drawn(a.load);
-  const auto& store = drawn(a.store);
-  check_on_device<typename Arguments::Compute, false>(load);
-  check_on_device<typename Arguments::Compute, false>(store);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  row_kernel<Schedule, reads_ahead<decltype(a.load)>(), false, false, true>(
-      a.op, load, store, a.keep, a.rows, a.cols, rows_ahead<decltype(a.load)>(a.cols, 1), a.even);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  process_rows<Schedule>(a);
 #endif
 }
 
@@ -315,7 +287,7 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
   using Range = RangeOf<Cols>;
   check_compute<Compute>();
   static_assert(
-      !IsStore<LoadT>::value && !IsLoad<StoreT>::value,
+      !Form<LoadT>::kStore && !Form<StoreT>::kLoad,
       "fusedops: LOAD and STORE are exchanged: the LOAD, load(source, functors...), comes "
       "before the STORE, store(functors..., target)");
   const auto on = detail::place(where);

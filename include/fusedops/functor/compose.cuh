@@ -9,6 +9,7 @@
 #include <fusedops/core/memory.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/functor/masked.cuh>
+#include <fusedops/functor/refusals.cuh>
 #include <fusedops/functor/sink.cuh>
 
 namespace fusedops {

@@ -95,6 +95,8 @@
 //   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
 //   offset, row and column, so that a recomputation and any N draw the same:
 //   docs/explanation/dropout.md.
+//   static constexpr bool kEnds                                                   default: false
+//     Nothing but the target may follow, one of 8 bits.
 //   auto drawn() const                                                                    optional
 //     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
 //     Dropout. A kernel calls it once, before its rows.
@@ -213,53 +215,6 @@ struct Columns {
 
 namespace detail {
 
-template <class T>
-struct IsPointer {
-  static constexpr bool value = false;
-};
-template <class T>
-struct IsPointer<T*> {
-  static constexpr bool value = true;
-};
-template <class T, size_t kCount>
-struct IsPointer<T[kCount]> {
-  static constexpr bool value = true;
-};
-/// Refuses a bare pointer, or an array, where an operand is expected. To know that `auto` is void a
-/// compiler reads the body at once: its sentence comes before what else is wrong with an array.
-template <class... T>
-FUSEDOPS_HD constexpr auto refuse_pointers() {
-  static_assert(!(IsPointer<T>::value || ...),
-                "fusedops: a bare pointer is no operand: say how it lies, as direct(pointer, "
-                "row_stride), broadcast(pointer, layout), per_column(pointer), per_row(pointer) or "
-                "single(pointer)");
-}
-
-/// Whether nothing may come after a functor but the target.
-template <class F>
-using EndsFlag = Flag<F::kEnds>;
-template <class F>
-FUSEDOPS_HD constexpr bool ends() {
-  return flag<false, EndsFlag, F>();
-}
-template <class T>
-using ElementOf = typename T::Element;
-template <class Target, bool kEnds>
-FUSEDOPS_HD constexpr void refuse_to_round() {
-  if constexpr (kEnds && detected<ElementOf, Target>()) {
-    static_assert(sizeof(DetectedOr<char, ElementOf, Target>) == 1,
-                  "fusedops: quantize() before a target that is not of 8 bits: its scale is for "
-                  "float8_e4m3 or float8_e5m2");
-  }
-}
-
-template <class T>
-using SourceCall =
-    decltype(any_of<const T>().read(any_of<float[1]>(), any_of<const RowIndex<1>>(), int64_t(0)));
-template <class T>
-using TargetCall = decltype(any_of<const T>().write(any_of<const float[1]>(),
-                                                    any_of<const RowIndex<1>>(), int64_t(0)));
-
 struct Ignore {
   template <class T>
   FUSEDOPS_HD void operator()(const T&) const {}
@@ -295,35 +250,6 @@ using PrefetchAllCall = decltype(any_of<const F>().prefetch_all(any_of<const Row
 template <class F>
 using OperandsCall = decltype(any_of<const F>().operands(any_of<Ignore>()));
 
-template <class Source>
-FUSEDOPS_HD constexpr auto refuse_as_source() {
-  static_assert(detected<SourceCall, Source>() || !detected<FunctorCall, Source, float, int64_t>(),
-                "fusedops: load(source, functors...) begins with what it reads, as direct(pointer, "
-                "row_stride); functors follow in the order in which they run");
-}
-template <class First, class... Rest>
-FUSEDOPS_HD constexpr auto refuse_as_target() {
-  if constexpr (sizeof...(Rest) > 0) {
-    static_assert(!detected<TargetCall, First>() || detected<FunctorCall, First, float, int64_t>(),
-                  "fusedops: store(functors..., target) ends with what it writes, as "
-                  "direct(pointer, row_stride); functors come before it in the order in which they "
-                  "run");
-    refuse_as_target<Rest...>();
-  } else {
-    static_assert(detected<TargetCall, First>() || !detected<FunctorCall, First, float, int64_t>(),
-                  "fusedops: store(functors..., target) ends with what it writes, as "
-                  "direct(pointer, row_stride), or Absent{} where a gradient does not write it");
-  }
-}
-/// Refuses what the launch of a kernel cannot copy: it copies bytes.
-template <class... T>
-FUSEDOPS_HD constexpr auto refuse_constructors() {
-  static_assert(
-      (__is_trivially_copyable(T) && ...),
-      "fusedops: a functor or an operand is copied to the GPU by bytes, so it is trivially "
-      "copyable: no virtual members, and no copy constructor or destructor of its own");
-}
-
 // Flags.
 template <class F>
 using MasksFlag = Flag<F::kMasks>;
@@ -335,6 +261,8 @@ template <class F>
 using MovesWithQueryFlag = Flag<F::kMovesWithQuery>;
 template <class F>
 using NeedsInputFlag = Flag<F::kNeedsInput>;
+template <class F>
+using EndsFlag = Flag<F::kEnds>;
 template <class L>
 using ComputesFlag = Flag<L::kComputes>;
 template <class L>
@@ -363,6 +291,10 @@ FUSEDOPS_HD constexpr bool moves_with_query() {
 template <class F>
 FUSEDOPS_HD constexpr bool needs_input() {
   return flag<true, NeedsInputFlag, F>();
+}
+template <class F>
+FUSEDOPS_HD constexpr bool ends() {
+  return flag<false, EndsFlag, F>();
 }
 
 template <class L, class Compute, class Row>

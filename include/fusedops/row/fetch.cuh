@@ -88,7 +88,8 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 
 /// Loads a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
 /// others, within the row or beyond it, are set to `padding`. kBranchless: packs beyond the end of
-/// the row are predicated without a branch, so that all loads are in flight together.
+/// the row are predicated without a branch, so that all loads are in flight together. A LOAD that saves
+/// a stream keeps the branch: it is called once for each pack.
 template <bool kRevisit, bool kBranchless = false, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
@@ -96,6 +97,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
   constexpr bool kBounds = detail::bounds<LoadT, Row>();
   constexpr bool kSkips = detail::skips<LoadT, Row>();
   constexpr bool kAll = !kBounds && !kSkips;
+  constexpr bool kAgain = kBranchless && !detail::saves<LoadT>();
   // The packs next to the bounds, which the functors mask as all beyond.
   const int64_t before = larger<int64_t>(bounds.begin, 0) / N * N - N;
   const int64_t after = larger<int64_t>(bounds.end + N - 1, 0) / N * N;
@@ -112,7 +114,7 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       // No branch, so that all loads are in flight together: packs outside of the bounds all read
       // the same masked pack next to the bounds.
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (kBranchless && kAll && Tile::kWhole && Tile::kFull > 0) {
+    } else if (kAgain && kAll && Tile::kWhole && Tile::kFull > 0) {
       // Packs beyond the row read the first pack of the thread instead.
       const bool there = tile.complete(k);
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);

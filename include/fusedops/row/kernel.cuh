@@ -171,9 +171,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
-        // A LOAD that saves a stream is called once for each pack, so not in the place of others.
-        load_tile<false, kBranchless && !detail::saves<LoadT>()>(
-            tile, source, row, begin + first_col, bounds, Op::padding_value());
+        load_tile<false, kBranchless>(tile, source, row, begin + first_col, bounds,
+                                      Op::padding_value());
       } else {
         tile.fill(Op::padding_value());
       }

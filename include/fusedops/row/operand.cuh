@@ -14,7 +14,7 @@
 //   accumulate(target)        of a result: it is added to what is there
 #pragma once
 
-#include <fusedops/functor/contract.cuh>
+#include <fusedops/functor/refusals.cuh>
 #include <fusedops/row/accumulate.cuh>
 #include <fusedops/row/layout.cuh>
 #include <fusedops/row/view.cuh>

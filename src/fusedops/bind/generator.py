@@ -76,6 +76,20 @@ def draw(
     return seed(), offset
 
 
+def draw_for_call(
+    x: Tensor, count: int, generator: torch.Generator | None = None, op: str = "dropout"
+) -> tuple[int, int] | Tensor:
+    """What the dropouts of a call on x start from, for its forward and its backward pass.
+
+    It is the pair of `draw`, or the tensor of `draw_in_memory` while a CUDA graph is captured. The
+    other arguments, and what is raised, are theirs.
+    """
+    # x.device would make a new object at each access.
+    where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
+    drawn = draw(*where, generator, count, op)
+    return draw_in_memory(x.device, count, generator, op) if drawn is None else drawn
+
+
 def draw_in_memory(
     device: torch.device,
     count: int,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fusedops._runtime import Delegate
 from fusedops.bind.bind import drops
-from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.generator import draw_for_call
 from fusedops.declare.interactive import CallSignature
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
@@ -181,7 +181,9 @@ class MLP(ProductOp):
         first, second = self._split(arguments)
         epilogue = layer.epilogue
         if epilogue.dropouts and drops(epilogue, first):
-            first["generator"] = _drawn(epilogue, x, first, first.get("generator"))
+            given = first.get("generator")
+            if not isinstance(given, (tuple, Tensor)):
+                first["generator"] = draw_for_call(x, epilogue.dropouts, given, epilogue.name)
         factors = as_multiplied(x, w1) if casts else (x, w1)
         with torch.no_grad():
             z, h = layer.run_keeping(*factors, first, by_one)
@@ -342,17 +344,6 @@ class MLP(ProductOp):
         if not torch.compiler.is_compiling():
             size = x.shape[:-1].numel() * w1.shape[0]
         return why_kept(epilogue, tuple(wanted), first, size) is None
-
-
-def _drawn(epilogue: Epilogue, x: Tensor, arguments: Mapping[str, Any], generator: Any) -> Any:
-    """What the dropouts of a chain start from, drawn as a call of it would; as `draw_for`."""
-    if isinstance(generator, (tuple, Tensor)):
-        return generator
-    where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
-    drawn = draw(*where, generator, epilogue.dropouts, epilogue.name)
-    if drawn is None:
-        return draw_in_memory(x.device, epilogue.dropouts, generator, epilogue.name)
-    return drawn
 
 
 def _later(generator: Any, count: int) -> Any:

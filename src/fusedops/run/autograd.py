@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT, bind, drops
-from fusedops.bind.generator import draw, draw_in_memory
+from fusedops.bind.generator import draw_for_call
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
@@ -252,12 +252,7 @@ def drawn_for(op: Runnable, x: Tensor, arguments: Mapping[str, Any]) -> Any:
         return check_pair(op.name, generator)  # in plain types, to be read again
     if isinstance(generator, Tensor) or not drops(op, arguments):
         return generator
-    # x.device would make a new object at each access.
-    where = ("cuda", x.get_device()) if x.is_cuda else ("cpu", 0)
-    drawn = draw(*where, generator, op.dropouts, op.name)
-    if drawn is None:
-        return draw_in_memory(x.device, op.dropouts, generator, op.name)
-    return drawn
+    return draw_for_call(x, op.dropouts, generator, op.name)
 
 
 def _save(
