@@ -32,8 +32,8 @@ SEEN = (
     "Measured at 9bf4d56 on 2026-11-28 on one NVIDIA H200 (driver 580, torch 2.11.0); the CSV "
     "files have no rows of it yet. Less time is a share of fusedops' time. Products are in "
     "float16, the rest in float16 and bfloat16. QuACK's tiles and configurations are those that "
-    "its trials find. Since then backward passes of norms, products with a softcap or a gate, and the time of the "
-    "host have become less; they were not measured beside the others again."
+    "its trials find. Since then backward passes of norms, products with a softcap or a gate, "
+    "and the time of the host have become less; they were not measured beside the others again."
 )
 SEEN_NORMS = (
     ("RMSNorm, backward", "16384 x 4096", "cuDNN", "4 to 5 %"),
