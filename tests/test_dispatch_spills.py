@@ -32,7 +32,7 @@ def points():
                 yield pytest.param(dtype, arch, number, marks=marks, id=f"{name}-{dtype}-{arch}")
 
 
-@pytest.mark.parametrize(("dtype", "arch", "number"), points())
+@pytest.mark.parametrize(("dtype", "arch", "number"), list(points()))
 def test_no_kernel_spills(tmp_path, dtype, arch, number):
     compute = "double" if dtype == "double" else "float"
     flags = ["-std=c++17", "-cubin", f"-arch=sm_{arch}", f"-I{env.include_dir()}", "-Xptxas=-v"]

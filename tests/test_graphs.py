@@ -15,11 +15,11 @@ from test_variants import flagship_inputs
 
 import fusedops as fo
 from fusedops import row_op
+from fusedops.bind import generator
 from fusedops.bind.bind import bind
 from fusedops.bind.generator import draw_in_memory
 from fusedops.generate.target import Target
 from fusedops.plan import forward as plan
-from fusedops.run import autograd
 
 
 @pytest.mark.thorough
@@ -94,7 +94,7 @@ def draws(monkeypatch):
         kept.append(draw_in_memory(*arguments, **options))
         return kept[-1]
 
-    for module in (autograd, row_op):
+    for module in (generator, row_op):
         monkeypatch.setattr(module, "draw_in_memory", keep)
     return kept
 
