@@ -436,12 +436,12 @@ def one_thread():
     ("name", "compiled"),
     [
         ("decoder like Llama", False),
+        ("pairs like AlphaFold's, dropout 0.25", False),
         *(
-            pytest.param(*case, marks=pytest.mark.thorough)
+            pytest.param(*case, marks=pytest.mark.exhaustive)
             for case in (
                 ("encoder like BERT-base, dropout 0.1", False),
                 ("ViT-B/16", False),
-                ("pairs like AlphaFold's, dropout 0.25", False),
                 ("decoder like Llama", True),
             )
         ),
