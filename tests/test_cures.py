@@ -85,10 +85,11 @@ def test_a_declaration_is_no_module(kind, sizes):
     ("given", "cure"),
     [
         *(
-            (one, "'@fusedops.functor' above it: def gelu(v): return torch.nn.functional.gelu(v)")
-            for one in ("gelu", "GELU", nn.GELU(), nn.GELU, functional.gelu)
+            (one, "'@fusedops.functor' above it: def mish(v): return torch.nn.functional.mish(v)")
+            for one in ("mish", "Mish", nn.Mish(), nn.Mish, functional.mish)
         ),
-        (functional.silu, "def silu(v): return torch.nn.functional.silu(v)"),
+        *((one, "; write fusedops.GELU()") for one in ("GELU", nn.GELU(), nn.GELU)),
+        (functional.silu, "; write fusedops.SiLU()"),
         (relu, "'@fusedops.functor' above it, and pass relu()"),
         (3, "def activation(v): return ..."),
     ],
@@ -109,10 +110,7 @@ CHAINS = [
 @pytest.mark.parametrize(
     ("given", "call"),
     [
-        *((one, "gelu(v)") for one in (nn.GELU(), nn.GELU, functional.gelu)),
-        (nn.GELU("tanh"), "gelu(v, approximate='tanh')"),
-        (nn.ReLU(inplace=True), "relu(v)"),
-        (functional.silu, "silu(v)"),
+        *((one, "mish(v)") for one in (nn.Mish(inplace=True), nn.Mish, functional.mish)),
         (nn.LeakyReLU(0.2), "leaky_relu(v, negative_slope=0.2)"),
         (nn.ELU(2.0, inplace=True), "elu(v, alpha=2.0)"),
         (nn.Softplus(2.0), "softplus(v, beta=2.0, threshold=20.0)"),
@@ -128,9 +126,23 @@ def test_an_activation_in_a_chain(given, call):
     assert written.groups() == (f"def {name}(v): return torch.nn.functional.{call}", name)
     space = {"torch": torch}
     exec(written[1], space)  # the cure
-    function = given() if given is nn.GELU else given
+    function = given() if given is nn.Mish else given
     y = fo.Map(load=[fo.functor(space[name])()]).unfused(X)
     torch.testing.assert_close(y, function(X.clone()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [nn.GELU("tanh"), nn.GELU(), nn.ReLU(inplace=True), nn.Tanh(), functional.silu],
+    ids=str,
+)
+def test_an_activation_that_the_library_has(given):
+    for declare in CHAINS:
+        with pytest.raises(TypeError, match="must hold functors, got") as raised:
+            declare(given)
+    written = re.search(r"; write fusedops\.(.*)$", str(raised.value))
+    y = fo.Map(load=[eval(written[1], vars(fo))]).unfused(X)
+    torch.testing.assert_close(y, given(X.clone()))
 
 
 @pytest.mark.thorough
@@ -168,8 +180,8 @@ def test_names_stand_for_one_thing():
     [
         (fo, "AttentionSoftmax", "fusedops.nn.AttentionSoftmax is there"),
         (fo.nn, "Softmax", "fusedops.Softmax is there"),
-        (fo, "SiLU", "def silu(v): return torch.nn.functional.silu(v)"),
-        (fo.nn, "GELU", "def gelu(v): return torch.nn.functional.gelu(v)"),
+        (fo, "Mish", "def mish(v): return torch.nn.functional.mish(v)"),
+        (fo.nn, "GELU", "fusedops.GELU is there"),
         (fo.nn, "layernorm", "did you mean 'LayerNorm'?"),
         (fo, "InstanceNorm2d", "did you mean 'InstanceNorm'?"),
     ],
@@ -245,16 +257,24 @@ def test_what_is_no_functor_in_a_chain(given, cure):
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), [("GELU", "gelu"), ("relu", "relu"), ("Swish", "silu")]
+    ("name", "said"),
+    [("Mish", r"functional\.mish\(v\)"), ("relu", r"fusedops\.ReLU\(\)"), ("Swish", "SiLU")],
 )
-def test_an_activation_that_the_package_has_not(name, function):
-    with pytest.raises(AttributeError, match=rf"attribute '{name}'.*functional\.{function}\(v\)"):
+def test_an_activation_that_the_package_has_not(name, said):
+    with pytest.raises(AttributeError, match=f"attribute '{name}'.*{said}"):
         getattr(fo, name)
 
 
-@pytest.mark.parametrize("given", [functional.gelu, nn.GELU(), nn.GELU])
-def test_a_functor_of_no_function(given):
-    with raises(TypeError, "functor: it decorates a Python function", "functional.gelu(v)"):
+@pytest.mark.parametrize(
+    ("given", "call"),
+    [
+        (functional.logsigmoid, "functional.logsigmoid(v)"),
+        (nn.Mish(), "functional.mish(v)"),
+        (nn.GELU, "write fusedops.GELU()"),
+    ],
+)
+def test_a_functor_of_no_function(given, call):
+    with raises(TypeError, "functor: it decorates a Python function", call):
         fo.functor(given)
 
 

@@ -79,7 +79,7 @@ def other_dims(x, other):
     BIAS[0, 0],
     wanted="LayerNorm(load=[Residual(residual='residual', "
     "alpha=1.0, save='stream', dtype=torch.float64)], store=[Affine(gamma='gamma', beta='beta'),"
-    f" gelu()], eps=1e-05, {STATS})",
+    f" GELU(approximate='none')], eps=1e-05, {STATS})",
 )
 def add_norm(x, other, gamma, beta):
     total = x + other
@@ -90,7 +90,7 @@ def add_norm(x, other, gamma, beta):
     X,
     VECTOR,
     OTHER,
-    wanted="RMSNorm(load=[gelu()], store=[Affine(gamma='gamma', beta=None), "
+    wanted="RMSNorm(load=[GELU(approximate='none')], store=[Affine(gamma='gamma', beta=None), "
     f"Gate(gate='gate', activation='silu', of='gate')], eps=1e-06, {STATS})",
 )
 def gated_rms_norm(x, gamma, gate):
@@ -100,7 +100,7 @@ def gated_rms_norm(x, gamma, gate):
 
 @pattern(
     X,
-    wanted=f"GroupNorm(load=[Scale(scale='scale')], store=[relu()], num_groups=3, eps=1e-05, "
+    wanted=f"GroupNorm(load=[Scale(scale='scale')], store=[ReLU()], num_groups=3, eps=1e-05, "
     f"{STATS})",
 )
 def group_norm(x):

@@ -43,22 +43,22 @@ def pattern(*wanted, inputs=(X, W, B, R)):
     return register
 
 
-@pattern("Bias(bias='bias'), gelu()")
+@pattern("Bias(bias='bias'), GELU(approximate='none')")
 def gelu_by_erf(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b))
 
 
-@pattern("Bias(bias='bias'), gelu()")
+@pattern("Bias(bias='bias'), GELU(approximate='tanh')")
 def gelu_by_tanh(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b), approximate="tanh")
 
 
-@pattern("Bias(bias='bias'), relu()")
+@pattern("Bias(bias='bias'), ReLU()")
 def relu(x, w, b, r):
     return functional.relu(functional.linear(input=x, weight=w, bias=b))
 
 
-@pattern("silu()")
+@pattern("SiLU()")
 def silu_without_a_bias(x, w, b, r):
     return functional.silu(functional.linear(x, w))
 
@@ -97,7 +97,7 @@ def gated(x, w, b, r):
     return functional.linear(x, w) * functional.silu(r), functional.linear(x, w, b)
 
 
-@pattern("silu(), Scale(scale='scale')", "", inputs=(X, W, B, W2))
+@pattern("SiLU(), Scale(scale='scale')", "", inputs=(X, W, B, W2))
 def gate_of_two_products(x, w, b, w2):
     return functional.silu(functional.linear(x, w)) * functional.linear(x, w2, b)
 
@@ -108,7 +108,7 @@ def two_layers(x, w, b, r):
     return functional.linear(h * torch.sigmoid(1.702 * h), w.mT) + r
 
 
-@pattern("Bias(bias='bias'), Save(name='stream', dtype=torch.float64), gelu()")
+@pattern("Bias(bias='bias'), Save(name='stream', dtype=torch.float64), GELU(approximate='none')")
 def the_product_is_used_elsewhere(x, w, b, r):
     h = functional.linear(x, w, b)
     return functional.gelu(h), h.mT @ h
@@ -116,7 +116,8 @@ def the_product_is_used_elsewhere(x, w, b, r):
 
 @pattern(
     "Bias(bias='bias'), Residual(residual='residual', alpha=1.0, save='stream', "
-    "dtype=torch.float64), gelu(), Save(name='stream2', dtype=torch.float64), Scale(scale='scale')"
+    "dtype=torch.float64), GELU(approximate='none'), Save(name='stream2', dtype=torch.float64), "
+    "Scale(scale='scale')"
 )
 def two_values_on_the_way_are_used_elsewhere(x, w, b, r):
     h = functional.linear(x, w, b) + r
@@ -129,7 +130,7 @@ def a_factor_is_an_operand_and_the_other_is_computed(x, w, b, r):
     return functional.linear(x, w[:K] * 2) + x
 
 
-@pattern("Bias(bias='bias'), relu()", inputs=(X[0, 0], W, B, R))
+@pattern("Bias(bias='bias'), ReLU()", inputs=(X[0, 0], W, B, R))
 def a_single_row(x, w, b, r):
     return functional.relu(functional.linear(x, w, b))
 
@@ -206,7 +207,10 @@ def test_modules_and_their_dropout():
     fused, found = compiled_products(model.eval())
     x = X.double()
     assert_near([fused(x)], [model(x)])
-    assert stores(found) == ("Bias(bias='bias'), gelu()", f"Bias(bias='bias'), {RESIDUAL}")
+    assert stores(found) == (
+        "Bias(bias='bias'), GELU(approximate='none')",
+        f"Bias(bias='bias'), {RESIDUAL}",
+    )
     assert not any(one.drops for one in found)
     torch._dynamo.reset()
     fused, found = compiled_products(model.train())

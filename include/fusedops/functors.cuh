@@ -13,6 +13,8 @@
 //   affine(gamma, beta)             v * gamma + beta          gradients 0: gamma, 1: beta
 //   zero_centred(gamma, beta)       v * (1 + gamma) + beta    the same
 //   softcap(operand)                cap * tanh(v / cap)       gradient 0: cap
+//   activation<Silu>()              silu(v); or Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid, Tanh
+//   leaky_relu(operand)             v > 0 ? v : v * slope     gradient 0: slope
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g
 //   dropout(p, seed, offset)        docs/explanation/dropout.md
@@ -30,6 +32,7 @@
 #pragma once
 
 #include <fusedops/core/threshold.cuh>
+#include <fusedops/functor/activation.cuh>
 #include <fusedops/functor/affine.cuh>
 #include <fusedops/functor/alibi.cuh>
 #include <fusedops/functor/bias.cuh>
@@ -135,15 +138,30 @@ FUSEDOPS_HD Softcap<Cap> softcap(const Cap& cap) {
   return {cap};
 }
 
-/// v * act(gate), where the activation is Silu, Gelu, GeluTanh or Sigmoid.
-template <class Activation, class By>
-FUSEDOPS_HD Gate<By, Activation, false> gate(const By& by) {
+/// act(v), where the function is Silu, Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid or Tanh.
+template <class Function>
+FUSEDOPS_HD Activation<Function> activation() {
+  return {};
+}
+
+/// v > 0 ? v : v * slope.
+template <class Slope>
+FUSEDOPS_HD LeakyRelu<Slope> leaky_relu(const Slope& slope) {
+  detail::refuse_pointers<Slope>();
+  return {slope};
+}
+FUSEDOPS_HD LeakyRelu<Value<float>> leaky_relu(float slope) { return {{{slope}}}; }
+FUSEDOPS_HD LeakyRelu<Value<double>> leaky_relu(double slope) { return {{{slope}}}; }
+
+/// v * act(gate), where the activation is one of the same.
+template <class Function, class By>
+FUSEDOPS_HD Gate<By, Function, false> gate(const By& by) {
   detail::refuse_pointers<By>();
   return {by};
 }
 /// act(v) * gate.
-template <class Activation, class By>
-FUSEDOPS_HD Gate<By, Activation, true> gated(const By& by) {
+template <class Function, class By>
+FUSEDOPS_HD Gate<By, Function, true> gated(const By& by) {
   detail::refuse_pointers<By>();
   return {by};
 }

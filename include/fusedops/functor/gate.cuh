@@ -5,60 +5,13 @@
 // number, and act an activation.
 #pragma once
 
-#include <fusedops/core/pointwise.cuh>
+#include <fusedops/functor/activation.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
 
-/// The activations of a Gate: a value, and a gradient g times the derivative.
-struct Silu {
-  template <class T>
-  FUSEDOPS_HD static T value(T x) {
-    return pointwise::silu(x);
-  }
-  template <class T>
-  FUSEDOPS_HD static T backward(T g, T x) {
-    return pointwise::silu_backward(g, x);
-  }
-};
-
-struct Gelu {
-  template <class T>
-  FUSEDOPS_HD static T value(T x) {
-    return pointwise::gelu_none(x);
-  }
-  template <class T>
-  FUSEDOPS_HD static T backward(T g, T x) {
-    return pointwise::gelu_none_backward(g, x);
-  }
-};
-
-/// The approximation of Gelu by a hyperbolic tangent.
-struct GeluTanh {
-  template <class T>
-  FUSEDOPS_HD static T value(T x) {
-    return pointwise::gelu_tanh(x);
-  }
-  template <class T>
-  FUSEDOPS_HD static T backward(T g, T x) {
-    return pointwise::gelu_tanh_backward(g, x);
-  }
-};
-
-struct Sigmoid {
-  template <class T>
-  FUSEDOPS_HD static T value(T x) {
-    return pointwise::sigmoid(x);
-  }
-  template <class T>
-  FUSEDOPS_HD static T backward(T g, T x) {
-    const T share = pointwise::sigmoid(x);
-    return g * share * (T(1) - share);
-  }
-};
-
 /// kOfValue: the activation is that of v, else that of the gate.
-template <class By, class Activation, bool kOfValue>
+template <class By, class Function, bool kOfValue>
 struct Gate {
   By gate;
   static constexpr bool kNeedsInput = true;
@@ -75,7 +28,7 @@ struct Gate {
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
       const Compute other = by[i];
-      v[i] = kOfValue ? Activation::value(v[i]) * other : v[i] * Activation::value(other);
+      v[i] = kOfValue ? Function::value(v[i]) * other : v[i] * Function::value(other);
     }
   }
 
@@ -88,11 +41,11 @@ struct Gate {
     for (int i = 0; i < N; ++i) {
       const Compute given = g[i], other = by[i];
       if constexpr (kOfValue) {
-        of_gate[i] = given * Activation::value(in[i]);
-        g[i] = Activation::backward(given * other, in[i]);
+        of_gate[i] = given * Function::value(in[i]);
+        g[i] = Function::backward(given * other, in[i]);
       } else {
-        of_gate[i] = Activation::backward(given * in[i], other);
-        g[i] = given * Activation::value(other);
+        of_gate[i] = Function::backward(given * in[i], other);
+        g[i] = given * Function::value(other);
       }
     }
     sink.template add<0>(of_gate, row, col);

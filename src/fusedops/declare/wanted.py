@@ -93,7 +93,7 @@ WANTED = (
         "fusedops.Linear(store=[fusedops.Bias('bias'), fusedops.Dropout('p')])",
         "bias, activation, dropout and residual after a matrix product",
         "tutorials/gemm-epilogue.md",
-        "fo.Linear(store=[fo.Bias('b'), gelu()])",
+        "fo.Linear(store=[fo.Bias('b'), fo.GELU()])",
     ),
     Wanted(
         ("FFN", "FeedForward", "FusedMLP"),
@@ -101,7 +101,7 @@ WANTED = (
         "fusedops.MLP(hidden=[fusedops.Bias('bias')])",
         "two linear layers that keep one tensor less",
         "how-to/products.md",
-        "fo.nn.MLP(512, 2048, activation=gelu())",
+        "fo.nn.MLP(512, 2048, activation='gelu')",
     ),
     Wanted(
         ("GEMM", "BMM", "MM"),
@@ -262,5 +262,5 @@ def missing(name: str, here: Iterable[str], other: str, there: Iterable[str]) ->
     if found:
         return f"; {found.sentence}{found.code and ': '}{found.code}"
     if activation_of(name):
-        return f"; an activation is a functor of your own: {made_into_functor(name)}"
+        return f"; an activation is a functor: {made_into_functor(name)}"
     return nearest(name, here, 0.75)

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functors with an activation: capped logits, and gated values."""
+"""Activations, alone and in gates, and capped logits."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,22 +20,225 @@ from fusedops.functors.fields import check_flag, check_name, shown
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["Gate", "Softcap"]
+__all__ = [
+    "GELU",
+    "Gate",
+    "LeakyReLU",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softcap",
+    "SquaredReLU",
+    "Tanh",
+]
 
 
-class _Activation(NamedTuple):
-    """An activation in torch, and the C++ struct of the same meaning in functor/gate.cuh."""
-
-    function: Callable[[Tensor], Tensor]
-    struct: str
+def _squared_relu(x: Tensor) -> Tensor:
+    return torch.relu(x).square()
 
 
-_ACTIVATIONS = {
-    "silu": _Activation(functional.silu, "Silu"),
-    "gelu": _Activation(functional.gelu, "Gelu"),
-    "gelu_tanh": _Activation(functools.partial(functional.gelu, approximate="tanh"), "GeluTanh"),
-    "sigmoid": _Activation(torch.sigmoid, "Sigmoid"),
+#: Each activation in torch, and the C++ struct of the same meaning in functor/activation.cuh.
+_ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "silu": (functional.silu, "Silu"),
+    "gelu": (functional.gelu, "Gelu"),
+    "gelu_tanh": (functools.partial(functional.gelu, approximate="tanh"), "GeluTanh"),
+    "sigmoid": (torch.sigmoid, "Sigmoid"),
+    "tanh": (torch.tanh, "Tanh"),
+    "relu": (torch.relu, "Relu"),
+    "squared_relu": (_squared_relu, "SquaredRelu"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation(Functor):
+    """Base of the activations without operands. Their classes add no field, or are dataclasses."""
+
+    header: ClassVar[str] = "activation.cuh"
+    elementwise: ClassVar[bool] = True
+    cancels: ClassVar[bool] = True
+
+    @property
+    def word(self) -> str:
+        """What `Gate` and the modules call it."""
+        raise NotImplementedError
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        return _ACTIVATIONS[self.word][0](x)
+
+    def emit(self, writer: Writer) -> str:
+        writer.constant(0)
+        return f"Activation<{_ACTIVATIONS[self.word][1]}>"
+
+    __repr__ = shown
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class GELU(Activation):
+    """The Gaussian error linear unit: ``x * Phi(x)``, Phi the normal distribution's function.
+
+    In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="gelu")`` and
+    ``Gate(activation="gelu")`` have the same formula, and so has the C++, ``activation<Gelu>()``.
+
+    Args:
+        approximate: "none" for Phi by the error function, "tanh" for
+            ``(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`` in its place, which is faster.
+
+    Raises:
+        ValueError: approximate is another word.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Linear(store=[fo.Bias("b"), fo.GELU(approximate="tanh")])
+    >>> op(torch.ones(1, 2), torch.ones(1, 2), b=-1.0)
+    tensor([[0.8412]])
+    """
+
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(
+                "GELU: approximate must be 'none', by the error function, or 'tanh', got "
+                f"{shortened(self.approximate)}"
+            )
+
+    @property
+    def word(self) -> str:
+        return "gelu" if self.approximate == "none" else "gelu_tanh"
+
+
+class SiLU(Activation):
+    """The sigmoid linear unit, or swish: ``x / (1 + exp(-x))``.
+
+    In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="silu")`` and
+    ``Gate(activation="silu")`` have the same formula, and so has the C++, ``activation<Silu>()``.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.SiLU()])(torch.tensor([[-1.0, 0.0, 1.0]]))
+    tensor([[-0.2689,  0.0000,  0.7311]])
+    """
+
+    word = "silu"
+
+
+class ReLU(Activation):
+    """The rectified linear unit: ``max(x, 0)``, and NaN where x is NaN.
+
+    In a LOAD or a STORE, of any shape and floating dtype. The gradient at 0 is 0, as torch's.
+    ``fo.nn.Linear(activation="relu")`` and ``Gate(activation="relu")`` have the same formula, and
+    so has the C++, ``activation<Relu>()``.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.ReLU()])(torch.tensor([[-1.0, 0.0, 2.0]]))
+    tensor([[0., 0., 2.]])
+    """
+
+    word = "relu"
+
+
+class SquaredReLU(Activation):
+    """The square of the rectified linear unit: ``max(x, 0)^2``, as Primer and Nemotron have it.
+
+    In a LOAD or a STORE, of any shape and floating dtype; its gradient is ``2 * max(x, 0)``.
+    ``fo.nn.Linear(activation="squared_relu")`` and ``Gate(activation="squared_relu")`` have the
+    same formula, and so has the C++, ``activation<SquaredRelu>()``.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.SquaredReLU()])(torch.tensor([[-1.0, 0.5, 2.0]]))
+    tensor([[0.0000, 0.2500, 4.0000]])
+    """
+
+    word = "squared_relu"
+
+
+class Sigmoid(Activation):
+    """The logistic function: ``1 / (1 + exp(-x))``.
+
+    In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="sigmoid")``
+    and ``Gate(activation="sigmoid")`` have the same formula, and so has the C++,
+    ``activation<Sigmoid>()``.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.Sigmoid()])(torch.tensor([[-1.0, 0.0, 1.0]]))
+    tensor([[0.2689, 0.5000, 0.7311]])
+    """
+
+    word = "sigmoid"
+
+
+class Tanh(Activation):
+    """The hyperbolic tangent.
+
+    In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="tanh")`` and
+    ``Gate(activation="tanh")`` have the same formula, and so has the C++, ``activation<Tanh>()``.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.Tanh()])(torch.tensor([[-1.0, 0.0, 1.0]]))
+    tensor([[-0.7616,  0.0000,  0.7616]])
+    """
+
+    word = "tanh"
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakyReLU(Functor):
+    """The leaky rectified linear unit: ``x`` where x > 0, else ``x * slope``; PReLU's as well.
+
+    In a LOAD or a STORE, of any shape and floating dtype; in C++ ``leaky_relu(slope)``.
+
+    Args:
+        slope: The name of an operand: a number, as a rule, or a floating tensor of any dtype that
+            broadcasts against x. Both x and a tensor have gradients; at 0 that of x is ``slope``
+            times the incoming one, as torch's.
+        optional: Whether a call may leave the slope out or give None for it; it then runs without
+            the functor.
+
+    Raises:
+        TypeError, ValueError: slope cannot be the name of an operand, or optional is no bool.
+
+    >>> import torch, fusedops as fo
+    >>> fo.Map(load=[fo.LeakyReLU("slope")])(torch.tensor([[-1.0, 0.0, 2.0]]), slope=0.1)
+    tensor([[-0.1000,  0.0000,  2.0000]])
+    """
+
+    slope: str
+    optional: bool = dataclasses.field(default=False, kw_only=True)
+    header: ClassVar[str] = "activation.cuh"
+    elementwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_name(self, "slope", self.slope)
+        check_flag(self, "optional")
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.slope, Role.VALUE),)
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        slope = torch.as_tensor(chain.value(self.slope), dtype=x.dtype, device=x.device)
+        return torch.where(x > 0, x, x * slope)
+
+    def emit(self, writer: Writer) -> str:
+        return f"LeakyRelu<{writer.operand(self.slope)}>"
+
+    __repr__ = shown
+
+
+#: Those that take no argument, by the word that `Gate` has for them.
+_PLAIN: dict[str, Callable[[], Functor]] = {
+    "silu": SiLU,
+    "gelu": GELU,
+    "sigmoid": Sigmoid,
+    "tanh": Tanh,
+    "relu": ReLU,
+    "squared_relu": SquaredReLU,
+}
+
+
+def activation_named(word: str) -> Functor | None:
+    """The functor of an activation that `Gate` calls so; None where there is none."""
+    if word == "gelu_tanh":
+        return GELU("tanh")
+    made = _PLAIN.get(word)
+    return None if made is None else made()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +294,9 @@ class Gate(Functor):
     Args:
         gate: The name of an operand: a floating tensor of any dtype that broadcasts against x, or a
             number. Both x and a tensor have gradients.
-        activation: "silu", "gelu" (by the error function), "gelu_tanh" (its approximation by tanh)
-            or "sigmoid".
+        activation: "silu", "gelu" (by the error function), "gelu_tanh" (its approximation by tanh),
+            "relu", "squared_relu", "sigmoid" or "tanh". With a slope: ``LeakyReLU("slope")``,
+            then ``Scale("gate")``.
         of: What the activation is of: "gate" or "value".
         optional: Whether a call may leave the gate out or give None for it; it then runs without
             the functor, the activation included.
@@ -130,7 +334,7 @@ class Gate(Functor):
         return (Operand(self.gate, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        function = _ACTIVATIONS[self.activation].function
+        function = _ACTIVATIONS[self.activation][0]
         gate = torch.as_tensor(chain.value(self.gate), dtype=x.dtype, device=x.device)
         return function(x) * gate if self.of == "value" else x * function(gate)
 
@@ -140,6 +344,6 @@ class Gate(Functor):
     def emit(self, writer: Writer) -> str:
         of_value = str(self.of == "value").lower()
         gate = writer.operand(self.gate)
-        return f"Gate<{gate}, {_ACTIVATIONS[self.activation].struct}, {of_value}>"
+        return f"Gate<{gate}, {_ACTIVATIONS[self.activation][1]}, {of_value}>"
 
     __repr__ = shown

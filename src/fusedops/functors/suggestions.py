@@ -72,6 +72,9 @@ _NAMES = (
 )
 _ACTIVATIONS = {"swish": "silu", **{one.replace("_", ""): one for one in _NAMES.split()}}
 
+#: Those that the library has as functors.
+_SHIPPED = {"gelu": "GELU", "silu": "SiLU", "relu": "ReLU", "sigmoid": "Sigmoid", "tanh": "Tanh"}
+
 
 def made_into_functor(given: Any) -> str:
     """The cure for an activation that is no functor: its name, or a function or module of torch."""
@@ -79,6 +82,8 @@ def made_into_functor(given: Any) -> str:
     if own and given.__name__.isidentifier():
         return f"write '@fusedops.functor' above it, and pass {given.__name__}()"
     known = activation_of(given)
+    if known in _SHIPPED:
+        return f"write fusedops.{_SHIPPED[known]}({_settings(given).removeprefix(', ')})"
     call = f"torch.nn.functional.{known}(v{_settings(given)})" if known else "..."
     known = known or "activation"
     return (

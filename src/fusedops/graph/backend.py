@@ -172,14 +172,14 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     >>> import torch, fusedops as fo
     >>> @fo.fuse
     ... def scores(x, bias):
-    ...     return torch.softmax(torch.nn.functional.gelu(x) * 0.5 + bias, -1)
+    ...     return torch.softmax(torch.nn.functional.mish(x) * 0.5 + bias, -1)
     >>> y = scores(torch.randn(2, 4, 8), torch.randn(4, 8))
     >>> print(scores.declaration)
     @fo.functor
-    def gelu(x):
-        return torch.nn.functional.gelu(x)
+    def mish(x):
+        return torch.nn.functional.mish(x)
     <BLANKLINE>
-    Softmax(load=[gelu(), Scale(scale='scale'), Bias(bias='bias')], empty_row='nan')
+    Softmax(load=[mish(), Scale(scale='scale'), Bias(bias='bias')], empty_row='nan')
     """
     if isinstance(function, torch.nn.Module):
         raise TypeError(

@@ -24,12 +24,15 @@ from fusedops.functors import (
     Dropout,
     Functor,
     Gate,
+    LeakyReLU,
     Mask,
     Residual,
     Save,
     Scale,
     Softcap,
+    SquaredReLU,
 )
+from fusedops.functors.activations import activation_named
 from fusedops.graph.nodes import (
     CASTS,
     arguments,
@@ -56,7 +59,8 @@ _layers: dict[str, Linear] = {}  # by the text of the STORE
 #: The class of a declaration.
 Op = TypeVar("Op", bound=RowOp | Linear)
 
-_ACTIVATIONS = ("silu", "gelu", "sigmoid")
+#: The activations of torch that are functors without operands, and their words.
+_ACTIVATIONS = ("silu", "gelu", "sigmoid", "tanh", "relu")
 
 
 @dataclasses.dataclass
@@ -195,6 +199,8 @@ class _Chains:
             node, sides = path[at]
             found, taken = self._softcap(path[at:], value)
             if found is None:
+                found, taken = _squared_relu(path[at:], value)
+            if found is None:
                 found, taken = self._known(node, sides, value, last and at == len(path) - 1), 1
             if found is None and not _is_nothing(node):
                 waiting += [*sides, node]
@@ -250,6 +256,11 @@ class _Chains:
             return None if other is value else self._scale(other)
         if sides or not args:
             return None
+        if args == [value]:
+            word = _activation(node)
+            return None if word is None else activation_named(word)
+        if name == "leaky_relu":
+            return self._leaky_relu(node, value)
         if name in ("truediv", "div") and len(args) == 2 and args[0] is value:
             divisor = number(args[1])
             exact = divisor and not node.kwargs and _is_power_of_two(float(divisor))
@@ -303,14 +314,42 @@ class _Chains:
         """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
         if len(sides) != 1 or sides[0] is not other or name_of(other) not in _ACTIVATIONS:
             return None
-        activation, source = name_of(other), other.args[0]
-        if activation == "gelu":
-            kinds = {"none": "gelu", "tanh": "gelu_tanh"}
-            activation = kinds[str(other.kwargs.get("approximate", "none"))]
+        source, activation = other.args[0], _activation(other)
         given = example(source)
-        if given is None or not given.dtype.is_floating_point or len(other.args) != 1:
+        if activation is None or given is None or not given.dtype.is_floating_point:
             return None
         return Gate(self.name("gate", source), activation)
+
+    def _leaky_relu(self, node: fx.Node, value: fx.Node) -> Functor | None:
+        given = arguments(node, "input negative_slope inplace")
+        slope = number(given.get("negative_slope", 0.01))
+        if slope is None or given.get("input") is not value:
+            return None
+        return LeakyReLU(self.name("slope", float(slope)))
+
+
+def _activation(node: fx.Node) -> str | None:
+    """What `Gate` calls the activation that a node is of its only argument; None for others."""
+    name = name_of(node)
+    if name not in _ACTIVATIONS or len(node.args) != 1:
+        return None
+    if name == "gelu":
+        return {"none": "gelu", "tanh": "gelu_tanh"}[str(node.kwargs.get("approximate", "none"))]
+    return name
+
+
+def _squared_relu(
+    path: Sequence[tuple[fx.Node, list[fx.Node]]], value: fx.Node
+) -> tuple[Functor | None, int]:
+    """The functor for ``relu(x).square()``, however the square is written, and its nodes."""
+    nodes = [node for node, _ in path[:2]]
+    if len(nodes) < 2 or any(sides for _, sides in path[:2]) or list(nodes[0].args) != [value]:
+        return None, 0
+    first, second = nodes
+    is_square = name_of(second) == "square" or (
+        name_of(second) == "pow" and list(second.args) == [first, 2]
+    )
+    return (SquaredReLU(), 2) if name_of(first) == "relu" and is_square else (None, 0)
 
 
 def _path(segment: Segment) -> list[tuple[fx.Node, list[fx.Node]]] | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fusedops import product
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
+from fusedops.functors.activations import activation_named
 from fusedops.functors.suggestions import made_into_functor
 from fusedops.nn.base import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
@@ -19,8 +20,10 @@ from fusedops.product.factors import factor_dtype
 __all__ = ["MLP", "Linear", "check_activation", "dtype_of_sum", "tail"]
 
 
-def check_activation(module: str, activation: Functor | None) -> Functor | None:
+def check_activation(module: str, activation: Functor | str | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""
+    if isinstance(activation, str):
+        activation = activation_named(activation) or activation
     if isinstance(activation, type) and issubclass(activation, Functor):
         raise TypeError(
             f"{module}: activation must be a functor or None, got the class "
@@ -80,8 +83,8 @@ class Linear(Declares, nn.Linear):
         bias: False leaves the bias out.
         device: Of the parameters.
         dtype: Of the parameters: half, bfloat16, float or double.
-        activation: A functor without operands, of your own as a rule (`fusedops.functor`); None for
-            none.
+        activation: "gelu", "gelu_tanh", "silu", "relu", "squared_relu", "sigmoid" or "tanh"; or a
+            functor without operands, of your own say (`fusedops.functor`); None for none.
         p: The probability with which dropout zeroes elements in training.
 
     Raises:
@@ -109,7 +112,7 @@ class Linear(Declares, nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
         *,
-        activation: Functor | None = None,
+        activation: Functor | str | None = None,
         p: float = 0.0,
     ) -> None:
         check_flag("Linear", "bias", bias)
@@ -215,7 +218,8 @@ class MLP(Declares):
         bias: False leaves both biases out.
         device: Of the parameters.
         dtype: Of the parameters: half, bfloat16, float or double.
-        activation: A functor without operands, of your own as a rule (`fusedops.functor`).
+        activation: "gelu", "gelu_tanh", "silu", "relu", "squared_relu", "sigmoid" or "tanh"; or a
+            functor without operands, of your own say (`fusedops.functor`).
         p: The probability with which dropout zeroes elements of y in training.
         p_hidden: That with which it zeroes elements of the hidden tensor.
 
@@ -227,10 +231,7 @@ class MLP(Declares):
         linear1, linear2: The layers, of `torch.nn.Linear`.
 
     >>> import torch, fusedops as fo
-    >>> @fo.functor
-    ... def gelu(v):
-    ...     return torch.nn.functional.gelu(v, approximate="tanh")
-    >>> block = fo.nn.MLP(8, 32, activation=gelu(), p=0.1)
+    >>> block = fo.nn.MLP(8, 32, activation="gelu", p=0.1)
     >>> x = torch.randn(4, 8)
     >>> block(x, x).shape
     torch.Size([4, 8])
@@ -247,7 +248,7 @@ class MLP(Declares):
         device: Any = None,
         dtype: torch.dtype | None = None,
         *,
-        activation: Functor,
+        activation: Functor | str,
         p: float = 0.0,
         p_hidden: float = 0.0,
     ) -> None:
