@@ -24,6 +24,7 @@ from fusedops.version import __version__ as __version__
 _NAMES = [
     "CompileError",
     "CompilerNotFound",
+    "CrossEntropy",
     "Exported",
     "Functor",
     "FusedOpsError",
@@ -105,6 +106,7 @@ if TYPE_CHECKING or not _is_command():
     from fusedops.group_norm import GroupNorm as GroupNorm
     from fusedops.group_norm import InstanceNorm as InstanceNorm
     from fusedops.map import Map as Map
+    from fusedops.ops import CrossEntropy as CrossEntropy
     from fusedops.ops import L2Norm as L2Norm
     from fusedops.ops import LayerNorm as LayerNorm
     from fusedops.ops import LogSoftmax as LogSoftmax

@@ -370,7 +370,7 @@ class RowOp(Runnable):
         constants = ", ".join(f"{key}={value!r}" for key, value in self.constants.items())
         chains: dict[str, Sequence[object]] = {"load": ("x", *self.load)}
         chains["over each row"] = (f"{self.name}({constants})",)
-        chains["store"] = (*self.store, "y")
+        chains["store"] = (*self.store, "y") if self.has_result else ("numbers of rows",)
         if not self.reduces:
             chains = {"functors": ("x", *self.load, *self.store, "y")}
         return declaration_html(self.name, chains, ("x",), self.slots, self.outputs)

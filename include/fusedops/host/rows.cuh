@@ -11,6 +11,7 @@
 
 #include <fusedops/host/first_columns.cuh>
 #include <fusedops/op/contract.cuh>
+#include <fusedops/op/without_result.cuh>
 #include <fusedops/row/repeated.cuh>
 #include <fusedops/row/storage.cuh>
 
@@ -92,6 +93,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   using Row = typename Rows::Index;
   static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   using Partial = typename Op::Partial;
+  constexpr bool kHasResult = detail::has_result<Op>();
 
   if constexpr (!detail::reduces<Op>()) {
     RowTile tile;
@@ -105,7 +107,8 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         store_host_tile(tile, store, row, col, finish);
       }
     }
-  } else if constexpr (Schedule::kIsShort && detail::operator_alone<Compute, LoadT, StoreT>()) {
+  } else if constexpr (Schedule::kIsShort && kHasResult &&
+                       detail::operator_alone<Compute, LoadT, StoreT>()) {
     constexpr int kPacks = Schedule::kColumns / Schedule::kWidth;
     const auto process = [&](auto whole) {
       host_short_rows<Schedule, decltype(whole)::value>(op, load, store, statistics, rows, cols,
@@ -132,13 +135,14 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       for (int i = 0; i < count; ++i) parts[i] = op.reduce(Lanes<1>{}, tiles[i]);
       for (int i = 0; i < count; ++i) {
         const Row row = rows.index(first + i);
-        const typename Op::Finish finish = op.finish(parts[i], row, cols);
+        const auto begun = detail::begin_row(op, load, row, cols, bounds_of(load, row, cols));
+        const typename Op::Finish finish = detail::finish_row(op, parts[i], begun, row, cols);
         statistics.write(finish, row);
-        store_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
+        if constexpr (kHasResult) store_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
       }
     }
   } else {
-    constexpr bool kKeeps = !Storage::kRevisits;
+    constexpr bool kKeeps = kHasResult && !Storage::kRevisits;
     const int64_t chunks = (cols + Schedule::kChunk - 1) / Schedule::kChunk;
     const int64_t held = kKeeps ? chunks : 1;
     RowTile* const tiles = FUSEDOPS_ON_STACK(RowTile, held);
@@ -158,19 +162,21 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         if constexpr (kKeeps) parts[chunk] = part;
         of_row = chunk == within.begin ? part : op.merge(of_row, part);
       }
-      const typename Op::Finish finish = op.finish(of_row, row, cols);
+      const auto begun = detail::begin_row(op, load, row, cols, bounds);
+      const typename Op::Finish finish = detail::finish_row(op, of_row, begun, row, cols);
       statistics.write(finish, row);
-
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        RowTile& tile = tiles[kKeeps ? chunk : 0];
-        Partial& part = parts[kKeeps ? chunk : 0];
-        if (!kKeeps || chunk < within.begin || chunk >= within.end) {
-          tile.begin(cols - chunk * Schedule::kChunk);
-          load_host_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds,
-                               Op::padding_value());
-          part = op.rebuild(Lanes<1>{}, tile);
+      if constexpr (kHasResult) {
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          RowTile& tile = tiles[kKeeps ? chunk : 0];
+          Partial& part = parts[kKeeps ? chunk : 0];
+          if (!kKeeps || chunk < within.begin || chunk >= within.end) {
+            tile.begin(cols - chunk * Schedule::kChunk);
+            load_host_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds,
+                                 Op::padding_value());
+            part = op.rebuild(Lanes<1>{}, tile);
+          }
+          store_host_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
         }
-        store_host_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
       }
     }
   }

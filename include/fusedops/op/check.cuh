@@ -48,6 +48,18 @@ using MergeCall = decltype(accept<typename Op::Partial>(
 template <class Op>
 using FinishCall = decltype(accept<typename Op::Finish>(any_of<const Op>().finish(
     any_of<typename Op::Partial>(), any_of<const RowIndex<1>>(), int64_t(0))));
+/// The call of `begin`, and of the `finish` that gets what it returns, with any function of a column.
+template <class Op>
+struct AnyValue {
+  typename Op::Compute operator()(int64_t col) const;
+};
+template <class Op>
+using BegunOf = decltype(any_of<const Op>().begin(any_of<const RowIndex<1>>(), int64_t(0),
+                                                  any_of<const AnyValue<Op>>()));
+template <class Op>
+using FinishBegunCall = decltype(accept<typename Op::Finish>(
+    any_of<const Op>().finish(any_of<typename Op::Partial>(), any_of<const BegunOf<Op>>(),
+                              any_of<const RowIndex<1>>(), int64_t(0))));
 template <class Op>
 using ElementCall = decltype(accept<typename Op::Compute>(any_of<const typename Op::Finish>().of(
     any_of<typename Op::Partial>())(any_of<typename Op::Compute>())));
@@ -87,18 +99,40 @@ template <class Op>
 FUSEDOPS_HD constexpr bool reduces() {
   return flag<true, ReducesFlag, Op>();
 }
+template <class Op>
+using HasResultFlag = Flag<Op::kHasResult>;
+/// Whether the operator has a result of x's size; false for one whose results are numbers of rows.
+template <class Op>
+FUSEDOPS_HD constexpr bool has_result() {
+  return flag<true, HasResultFlag, Op>();
+}
+/// Whether there are the calls that make a row's results of its Partial.
+template <class Op>
+FUSEDOPS_HD constexpr bool finishes() {
+  if constexpr (has_result<Op>()) {
+    return detected<FinishCall, Op>();
+  } else {
+    return detected<FinishBegunCall, Op>();
+  }
+}
+template <class Op>
+FUSEDOPS_HD constexpr bool has_elements() {
+  return !has_result<Op>() || detected<ElementCall, Op>();
+}
 /// Whether the backward pass has a use for the values of the LOAD, beside what its functors read.
 template <class Op, class StoreT>
 FUSEDOPS_HD constexpr bool uses_values() {
   return reduces<Op>() || Op::kHasMasked || flag<true, ComputesFlag, StoreT>();
 }
+template <class Op>
+using KeepsNothing = Flag<Op::kKept == 0>;
 /// Whether there is Row row(kept), or nothing is kept of a row.
 template <class Op>
 FUSEDOPS_HD constexpr bool knows_row() {
   if constexpr (reduces<Op>()) {
     return detected<RowCall, Op>();
   } else {
-    return Op::kKept == 0;
+    return flag<false, KeepsNothing, Op>() || detected<RowCall, Op>();
   }
 }
 
@@ -146,10 +180,14 @@ FUSEDOPS_HD constexpr bool check_operator() {
                 "fusedops: not an operator: it needs Partial merge(Partial a, Partial b) const "
                 "(see fusedops/op/contract.cuh)");
   static_assert(
-      !kTypes || detected<FinishCall, Op>(),
+      !kTypes || !has_result<Op>() || finishes<Op>(),
       "fusedops: not an operator: it needs template <class Row> Finish finish(Partial part, "
       "const Row& row, int64_t cols) const (see fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected<ElementCall, Op>(),
+  static_assert(!kTypes || has_result<Op>() || finishes<Op>(),
+                "fusedops: not an operator: without a result it needs begin(row, cols, value) and "
+                "finish(all, "
+                "begun, row, cols), both const (see fusedops/op/contract.cuh)");
+  static_assert(!kTypes || has_elements<Op>(),
                 "fusedops: not an operator: it needs Finish::of(Partial part) const, which gives a "
                 "function from Compute to Compute (see fusedops/op/contract.cuh)");
   return true;
@@ -215,7 +253,7 @@ inline constexpr bool is_operator_v =
     detail::detected<detail::ReduceCall, Op>() && detail::detected<detail::RebuildCall, Op>() &&
     detail::detected<detail::RebuildKnownCall, Op>() &&
     detail::detected<detail::CombineCall, Op>() && detail::detected<detail::MergeCall, Op>() &&
-    detail::detected<detail::FinishCall, Op>() && detail::detected<detail::ElementCall, Op>();
+    detail::finishes<Op>() && detail::has_elements<Op>();
 
 template <class Op>
 inline constexpr bool is_operator_gradient_v =

@@ -166,7 +166,31 @@
 //     identity(), and there are no statistics and no row operands. Its gradient has kKept = 0 and
 //     needs no `row`.
 //
-// 8. Promises that an operator makes
+// 8. An operator without y
+//
+//   static constexpr bool kHasResult = false
+//     Of both structs: the results of a row are numbers, and nothing of x's size is written
+//     (op/cross_entropy.cuh). The STORE is empty. The tile is read once and forgotten, so rebuild is
+//     not called, and Finish has no `of`; its statistics are all that there is. In place of `finish`
+//     above there are two members:
+//   template <class Row, class Value>
+//   Begun begin(const Row& row, int64_t cols, const Value& value) const                   required
+//     Each thread calls it once for each row, on a GPU before the reduction, so that what it reads is
+//     there when it is needed. value(col) is the value of the LOAD at one column, 0 <= col < cols;
+//     every thread may ask for any. What it returns is of any type and reaches finish.
+//   template <class Row> Finish finish(Partial part, const Begun& begun, const Row& row,
+//                                      int64_t cols) const                                required
+//     As above.
+//
+//   The gradient has no gradient of y to start from. It has a member in its place:
+//   auto upstream() const                                                                 required
+//     Returns what stands for it: an object with read(Compute (&g)[N], row, col), prefetch<N>(row,
+//     col) and prefetch_all(row, begin, end, by), as a view has them (row/view.cuh), which computes g
+//     from the data members. To the rest of the backward pass it is a tensor like any other.
+//   If all that a gradient needs of a row was kept, it reduces nothing: kReduces = false with kKept
+//   > 0 and `row`. finish then gets identity().
+//
+// 9. Promises that an operator makes
 //
 //   - Arithmetic is in Compute; the only rounding to a storage type is the STORE's.
 //   - The header names formula, source and error: what is summed in what form, and which rows
@@ -176,7 +200,7 @@
 //   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
 //     from the storage between reduction and result, or from timing.
 //
-// 9. A complete operator and its gradient
+// 10. A complete operator and its gradient
 //
 //     y = v / sqrt(sum v^2 + eps)      dv = (g - y * sum(g * y)) / sqrt(sum v^2 + eps)
 //

@@ -12,6 +12,7 @@
 
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/op/contract.cuh>
+#include <fusedops/op/without_result.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/repeated.cuh>
@@ -133,6 +134,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   ClusterHandshake<Schedule::kBlocks, kRelays> handshake;
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
+  constexpr bool kHasResult = detail::has_result<Op>();
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols, of_chunk);
 
@@ -152,6 +154,8 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
                                  smaller<int64_t>(share.end * of_chunk, wanted.end));
       }
     }
+
+    const auto begun = detail::begin_row(op, load, row, cols, bounds);
 
     // Rows that share a block process their chunks together, so none of them skips one.
     constexpr bool kSkipsChunks = !Storage::kOneTile && Schedule::kRows == 1;
@@ -176,7 +180,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       } else {
         tile.fill(Op::padding_value());
       }
-      if constexpr (!Storage::kOneTile && !Storage::kRevisits) {
+      if constexpr (kHasResult && !Storage::kOneTile && !Storage::kRevisits) {
         Storage::template put<Schedule::kThreads * Schedule::kRows>(
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
@@ -185,32 +189,37 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       handshake.wait();
       parts.add(op, part, chunk);
     }
-    const typename Op::Finish finish = op.finish(parts.all(op, chunks), row, cols);
+    const typename Op::Finish finish =
+        detail::finish_row(op, parts.all(op, chunks), begun, row, cols);
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
-    for (int chunk = share.begin; chunk < share.end; ++chunk) {
-      const int begin = chunk * of_chunk;
-      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
-      if constexpr (Storage::kRevisits) {
-        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
-      } else if constexpr (!Storage::kOneTile) {
-        if (chunk >= within.begin && chunk < within.end) {
-          Storage::template get<Schedule::kThreads * Schedule::kRows>(
-              shared_row, tile, chunk - share.begin, threadIdx.x);
-        } else {
-          tile.fill(Op::padding_value());
+    if constexpr (kHasResult) {
+      for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        const int begin = chunk * of_chunk;
+        tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
+        if constexpr (Storage::kRevisits) {
+          if (mine) {
+            load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
+          }
+        } else if constexpr (!Storage::kOneTile) {
+          if (chunk >= within.begin && chunk < within.end) {
+            Storage::template get<Schedule::kThreads * Schedule::kRows>(
+                shared_row, tile, chunk - share.begin, threadIdx.x);
+          } else {
+            tile.fill(Op::padding_value());
+          }
         }
-      }
-      if constexpr (!Storage::kOneTile) {
-        if (parts.remembers(chunks)) {
-          part = parts.of(chunk);
-          op.rebuild(part, tile);
-        } else {
-          part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
+        if constexpr (!Storage::kOneTile) {
+          if (parts.remembers(chunks)) {
+            part = parts.of(chunk);
+            op.rebuild(part, tile);
+          } else {
+            part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
+          }
         }
+        auto&& target = stage.out(store, row);
+        if (mine) store_tile(tile, target, row, begin + first_col, finish.of(part));
       }
-      auto&& target = stage.out(store, row);
-      if (mine) store_tile(tile, target, row, begin + first_col, finish.of(part));
     }
     stage.flush(store, row, mine);
     if (kStage && first + apart < rows.count) stage.reuse();

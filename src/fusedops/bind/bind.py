@@ -17,7 +17,14 @@ from torch import Tensor
 
 from fusedops.bind.dimensions import check_positions, find_reduced
 from fusedops.bind.generator import check_generator
-from fusedops.bind.operands import FLOATING, check_layouts, check_tensor, dtype_names, parts_of
+from fusedops.bind.operands import (
+    FLOATING,
+    check_layouts,
+    check_tensor,
+    dtype_names,
+    parts_of,
+    with_column,
+)
 from fusedops.bind.scalars import (
     check_draw,
     check_offset,
@@ -206,10 +213,12 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         value = operands[key]
         if isinstance(value, Tensor):
             check_tensor(name, operand, value, x, reduced)
-        elif role is Role.TABLE:
+            if role is Role.TARGET:
+                value = with_column(name, key, value, x, reduced)
+        elif role in (Role.TABLE, Role.TARGET):
             raise TypeError(
-                f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}; make a "
-                f"table with torch.as_tensor({key})"
+                f"{name}: operand {key!r} must be {role.value}, got {type(value).__name__}; make "
+                f"one with torch.as_tensor({key})"
             )
         else:
             value = read_number(name, key, role, value)

@@ -26,6 +26,7 @@ __all__ = [
     "dims_in_words",
     "dtype_names",
     "parts_of",
+    "with_column",
 ]
 
 #: The most ways to write a tensor that an error names.
@@ -152,6 +153,7 @@ _DTYPES = {
     Role.IDS: _IDS,
     Role.ROW_IDS: _IDS,
     Role.KEY_IDS: _IDS,
+    Role.TARGET: _IDS,
     Role.INTEGER: (*_FLAGS, *_IDS),
 }
 
@@ -183,6 +185,7 @@ def check_tensor(
             Role.IDS: f"convert it with {key}.long()",
             Role.ROW_IDS: f"convert it with {key}.long()",
             Role.KEY_IDS: f"convert it with {key}.long()",
+            Role.TARGET: f"convert it with {key}.long()",
             Role.INTEGER: f"convert it with {key}.long()",
         }[role]
         if value.is_complex() and role is not Role.FLAGS:
@@ -191,8 +194,8 @@ def check_tensor(
         if operand.declare and value.dtype in _DTYPES[Role.INTEGER]:
             cure += f"; or, if it holds integers or truth values, {operand.declare}"
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
-    if role is Role.TABLE:
-        return  # its shape is `check_table`'s to check
+    if role in (Role.TABLE, Role.TARGET):
+        return  # the shapes of these are for `check_table` and `with_column` to check
     if role in _SINGLE:
         _check_single(name, key, value, x, reduced, _SINGLE[role], "in the reduced dimension")
     elif role is Role.KEY_IDS:
@@ -242,6 +245,27 @@ def check_shape(name: str, key: str, value: Tensor, x: Tensor, single: Sequence[
             f"{name}: operand {key!r} of shape {tuple(own)} does not broadcast against x "
             f"of shape {tuple(shape)}: {detail}; {cure}"
         )
+
+
+def with_column(name: str, key: str, value: Tensor, x: Tensor, reduced: Sequence[int]) -> Tensor:
+    """A target, of x's shape without the reduced dimensions, with these of size 1.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    own = [1 if dim in reduced else size for dim, size in enumerate(x.shape)]
+    if value.dim() == x.dim() and list(value.shape) == own:
+        return value
+    rows = [size for dim, size in enumerate(x.shape) if dim not in reduced]
+    if list(value.shape) != rows:
+        raise ValueError(
+            f"{name}: operand {key!r} has one column a row, so it must have x's shape without the "
+            f"reduced dimension, {tuple(rows)}, got {tuple(value.shape)} for x of shape "
+            f"{tuple(x.shape)}"
+        )
+    for dim in reduced:
+        value = value.unsqueeze(dim)
+    return value
 
 
 def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:

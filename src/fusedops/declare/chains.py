@@ -54,6 +54,10 @@ if TYPE_CHECKING:
         def row_operands(self) -> tuple[str, ...]:
             """The names of the operands of the operator itself."""
 
+        @property
+        def row_roles(self) -> Mapping[str, Role]:
+            """The roles of those that are not floating point."""
+
 
 __all__ = [
     "OPTIONS",
@@ -313,7 +317,7 @@ def operands_of(op: Declaration) -> tuple[Operand, ...]:
     reserved = (*_RESERVED, *op.statistics)
     found: dict[str, Operand] = {}
     tables: dict[str, TableOf] = {}
-    own = tuple(Operand(one, Role.ROW) for one in op.row_operands)
+    own = tuple(Operand(one, op.row_roles.get(one, Role.ROW)) for one in op.row_operands)
     users: list[tuple[Functor | None, tuple[Operand, ...]]] = [
         *((functor, functor.operands()) for functor in op.load),
         (None, own),

@@ -33,8 +33,8 @@ class Declaration(Operator):
 
     Attributes:
         load, store: The functors before and after the reduction, which are its chains.
-        outputs: The names of the results: "y", then the saved streams, the taps, the statistics and
-            the maximum.
+        outputs: The names of the results: "y", or the first statistic of an operator without it,
+            then the saved streams, the taps, the other statistics and the maximum.
         joining: The results besides y that can have a gradient, in order: the saved streams, the
             taps, then the differentiable statistics.
         able: Those of the results that can have a gradient: "y", unless it has 8 bits, and these.
@@ -93,8 +93,11 @@ class Declaration(Operator):
         self.outlines: dict[tuple[object, ...], Any] = {}
         self.forms: dict[tuple[object, ...], Any] = {}
         returned = [name for name, one in self.statistics.items() if constants.get(one.option)]
-        self.outputs: tuple[str, ...] = ("y", *self.saves, *self.taps, *returned)
+        first = "y" if self.has_result else next(iter(self.statistics))
+        self.outputs: tuple[str, ...] = (first, *self.saves, *self.taps, *returned)
         differentiable = [name for name in returned if self.statistics[name].differentiable]
+        if not self.has_result:
+            differentiable.insert(0, first)
         self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
         last = self.store[-1] if self.store else None
         self.quantized = None if last is None else last.quantizes
@@ -105,7 +108,8 @@ class Declaration(Operator):
                 f"{self.title}: {last!r}: the name {maximum!r} is taken; choose another"
             )
         self.outputs += self.maxima
-        self.able = self.joining if self.quantized else ("y", *self.joining)
+        alone = self.quantized or not self.has_result
+        self.able = self.joining if alone else ("y", *self.joining)
         chains = self.functors
         self.drawing = [f for f in chains if f.draws is not None]
         self.probabilities = [f.draws for f in self.drawing if f.draws is not None]
@@ -224,7 +228,7 @@ class Declaration(Operator):
 
     def wrap(self, outputs: Mapping[str, Tensor]) -> Any:
         """The result of a call: y if it is the only output, else all as a `result_type`."""
-        return outputs["y"] if len(self.outputs) == 1 else self.result_type(**outputs)
+        return outputs[self.outputs[0]] if len(self.outputs) == 1 else self.result_type(**outputs)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.op import Op
+from fusedops.functors import Role
 
 #: The ops that are part of fusedops, by class name; a text names them without a module.
 own_operators: dict[str, type[Op]] = {}
@@ -27,7 +28,8 @@ class Statistic(NamedTuple):
     Attributes:
         member: The member of the C++ ``Finish`` that gives it: a data member, or a member function
             without arguments.
-        option: The argument of the declaration that asks for it: ``stats=True``.
+        option: The argument of the declaration that asks for it: ``stats=True``. Empty for one that
+            every call returns, which an operator without y has.
         differentiable: Whether it has a gradient. If so, the C++ struct of the gradient has a
             further data member, the gradient of the statistic, whose type `gradient_cpp` gets.
     """
@@ -90,6 +92,13 @@ class Operator(Op):
         kept_of_masks: How many more of them it reads where the LOAD masks elements.
         reduces: Whether rows are reduced; False for an operator whose results are functions of
             single elements, which keeps nothing and has neither statistics nor row operands.
+        has_result: Whether there is y, of x's size. False for an operator whose results are numbers
+            of rows alone: `statistics`, of which each call returns the first, take the place of y,
+            nothing stands in the store, and nothing of x's size is written (kHasResult in the C++).
+        reduces_gradient: Whether the backward pass reduces rows; False where all that it needs of a
+            row is known from the forward pass, so that any part of a row is work of its own
+            (kReduces of the C++ gradient).
+        row_roles: The roles of the row operands that are not floating point, by name.
         numbers: The names of the constants that are data members of the C++ structs, in order.
         statistics: The numbers of a row that a call can return, by the output's name, in order.
         several_dims: Whether a row may have several dimensions: dim= takes a sequence, and there is
@@ -109,6 +118,9 @@ class Operator(Op):
     kept: int
     kept_of_masks: ClassVar[int] = 0
     reduces: ClassVar[bool] = True
+    has_result: ClassVar[bool] = True
+    reduces_gradient: ClassVar[bool] = True
+    row_roles: ClassVar[Mapping[str, Role]] = types.MappingProxyType({})
     numbers: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})
     several_dims: ClassVar[bool] = False
@@ -190,17 +202,29 @@ class Operator(Op):
         """
         return self.row_operands
 
+    def ignored(self, *operands: Tensor) -> Tensor | None:
+        """The rows that have no results and no gradients, whatever they hold; None if all have.
+
+        Args:
+            operands: The row operands, as `reference` gets them.
+
+        Returns:
+            True where a row is ignored, of size 1 in the last dimension.
+        """
+        return None
+
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the reduction over the last dimension of `value` with torch operations.
 
         Args:
             value: What is reduced, of any number of rows.
-            operands: The row operands, each of value's dtype and as many dimensions as value, of
-                size 1 in the last, or a 0-d tensor.
+            operands: The row operands, each of as many dimensions as value, of size 1 in the last,
+                or a 0-d tensor; those without a role of their own (`row_roles`) of value's dtype.
 
         Returns:
-            The result, of value's shape, and the statistics by name, of the shape of value without
-            its last dimension. torch differentiates the result and the differentiable statistics.
+            The result, of value's shape (any tensor where there is no y), and the statistics by
+            name, of the shape of value without its last dimension. torch differentiates the result
+            and the differentiable statistics.
         """
         raise NotImplementedError(f"{type(self).__name__}: reference(value), its meaning in torch")
 

@@ -184,10 +184,12 @@ WANTED = (
         write="x * cos + rotated(x) * sin",
     ),
     Wanted(
-        ("CrossEntropy", "CrossEntropyLoss", "NLLLoss"),
-        "losses are torch's",
-        "torch.nn.functional.cross_entropy(logits, target)",
-        "cross entropy",
+        ("FusedCrossEntropy", "SoftmaxCrossEntropy", "NLLLoss", "ZLoss"),
+        "it is a loss with the functors of the logits in its load",
+        "fusedops.CrossEntropy(load=[fusedops.Softcap('cap')], z_loss=1e-4)",
+        "cross entropy, with softcap, mask, z-loss",
+        "how-to/losses.md",
+        "fo.CrossEntropy(load=[fo.Softcap('cap')])",
     ),
     Wanted(
         ("LinearCrossEntropy", "LinearCrossEntropyLoss", "FusedLinearCrossEntropy"),

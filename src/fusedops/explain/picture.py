@@ -193,7 +193,8 @@ def chain_bars(
     for number, (name, names, mask) in enumerate(steps):
         read = (value if number else operands["x"]) + sum(operands[one] for one in names)
         last = number == len(steps) - 1
-        bars.append(Bar(name, read, (outputs["y"] if last else value) + mask))
+        written = outputs[op.outputs[0]] if last else value
+        bars.append(Bar(name, read, written + mask))
     return tuple(bars)
 
 

@@ -255,6 +255,8 @@ class Explanation(Report):
     def _facts(self) -> Iterable[tuple[str, str]]:
         chain = " -> ".join(["x", *map(repr, self.load), "row"])
         back = " -> ".join(["row", *map(repr, self.store), "y"])
+        if not self.op.has_result:
+            back = "empty: no y, but numbers of rows"
         constants = ", ".join(f"{key}={value!r}" for key, value in self.op.constants.items())
         compute = str(self.compute).removeprefix("torch.")
         return (

@@ -41,6 +41,7 @@ class Role(enum.Enum):
     INTEGER = "a tensor of integers or bools, or an int"
     PROBABILITY = "a float in [0, 1]"
     ROW = "a floating-point tensor of one number a row, or a number"
+    TARGET = "a tensor of integers, one column a row"
 
     __hash__ = object.__hash__  # each is there once; Enum's hashes its name, in Python
 

@@ -200,7 +200,8 @@ def _beginning(entry: str, members: Members, tile: Schedule) -> str:
         return "begin_after_previous();"
     even = next((f"a.{one.name}" for one in members if one.purpose == "chunk"), "0")
     rows = "SingleRows{}, a.rows, a.cols" if entry == "forward" else "a.slices, a.rows, a.cols"
-    views = "a.x" if entry == "forward" else "a.x, a.upstream"
+    given = any(one.name == "upstream" for one in members)
+    views = "a.x, a.upstream" if given else "a.x"
     return f"begin_with_rows<{tile.cpp}>(\n    a, {rows}, {even}, {views});"
 
 
@@ -297,12 +298,16 @@ def _arguments(entry: str, members: Members) -> list[str]:
         ahead = ["0"]
     if entry == "forward":
         store = f"store({', '.join([*functors('store'), 'a.y'])})"
+        if not any(one.name == "y" for one in members):
+            store = "store(Absent{})"
         store += ".zero_where_masked()" * masked
         return ["a.op", load, store, "a.statistics", "a.rows", "a.cols", *ahead, *even]
     if entry == "gradient":
         store = f"store({', '.join([*functors('store'), 'Absent{}'])})"
+        given = any(one.name == "upstream" for one in members)
+        upstream = "a.upstream" if given else "a.op.upstream()"
         return [
-            *("a.op", load, "a.upstream", store, "a.kept", "a.to"),
+            *("a.op", load, upstream, store, "a.kept", "a.to"),
             *(targets("load", "op"), targets("store"), "a.slices", "a.rows", "a.cols"),
             *(*ahead, *even),
         ]

@@ -92,6 +92,8 @@ class Backward:
             values[name] = table.first
         for one in wanted.occurrences if bound.tables else ():
             values[one] = gradient_like(bound, one)
+        for name in self.op.row_roles:  # as wide as x
+            values[name] = bound.operands[name]
         parts = filled(blanks, values, bound.x.shape, bound.reduced)
         for name in wanted.of_statistics:
             if name in parts:
@@ -102,7 +104,9 @@ class Backward:
     def _blanks(self, shared: Collection[str]) -> list[Blank]:
         """What is known of the tensors, whatever their sizes."""
         wanted, op, compute = self.wanted, self.op, self.bound.compute
-        blanks = [Blank(("upstream",), "upstream", True, 0, None, (_runtime.POINTER, 0))]
+        blanks = []
+        if op.has_result:  # else the operator's gradient knows what comes in
+            blanks.append(Blank(("upstream",), "upstream", True, 0, None, (_runtime.POINTER, 0)))
         for name, patch in wanted.read.items():
             count = op.kept if name == KEPT else 0
             blanks.append(Blank(name, name, True, count, None, patch, name in shared))
@@ -155,7 +159,8 @@ class Backward:
         """Write what comes in, the gradients, and the slices of the rows."""
         views, sums, op = call.views, call.sums, self.op
         assert sums is not None
-        members = [Member(write.view(views["upstream",]), "upstream")]
+        upstream = views.get(("upstream",))
+        members = [] if upstream is None else [Member(write.view(upstream), "upstream")]
         members.append(Member(write.view(views[KEPT]) if op.kept else write.absent(), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))

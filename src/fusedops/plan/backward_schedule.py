@@ -87,7 +87,7 @@ def backward_schedule(
         sums = tuple(_sums(bound, gradient, reading, many_rows))
         if not bound.tables and gradient.op is bound.op:
             outline.sums[key] = sums
-    if not bound.op.reduces:
+    if not (bound.op.reduces and bound.op.reduces_gradient):
         across = any(_is_across(bound, one) for one in gradient.occurrences)
         more = gradient.needed.x or outline.traffic.more
         chosen = choose_map_gradient(

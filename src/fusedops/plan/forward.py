@@ -84,7 +84,11 @@ class Forward:
             single=self.single,
         )
         if op.reduces:
-            tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
+            storage = forced.storage
+            tile = schedule.choose(row, target.arch, gpu, storage, forced.forward)
+            if not op.has_result and storage is None and tile.chunks > 1:
+                # Nothing of a row is needed after its reduction, so nothing of it is kept.
+                tile = schedule.choose(row, target.arch, gpu, "streaming", forced.forward)
         else:
             tile = choose_map(row, gpu, forced.storage, forced.forward)
         return tile, tile.storage
@@ -94,8 +98,11 @@ class Forward:
         gpu, bound, op = call.target.gpu, self.bound, self.op
         if gpu is None or not gpu.bulk_copies or not op.reduces or call.outline.streams == "many":
             return call
-        tile, x, y = call.tile, call.views["x"], call.views["out", "y"]
+        tile = call.tile
         assert tile is not None
+        if not op.has_result:
+            return call._replace(tile=tile.replaced(staged_bytes=0)) if tile.staged_bytes else call
+        x, y = call.views["x"], call.views["out", "y"]
         if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
             return call._replace(tile=tile.replaced(staged_bytes=0)) if tile.staged_bytes else call
         sizes = (bound.x.element_size(), bound.output_dtype("y").itemsize)
@@ -128,7 +135,7 @@ class Forward:
     ) -> list[Member]:
         """Write y, the row statistics, and what the schedule leaves to the argument."""
         bound, op, operator = self.bound, self.op, declared[2].cpp
-        members = [Member(write.output("y"), "y")]
+        members = [Member(write.output("y"), "y")] if op.has_result else []
         kept = f"Kept<{write.output(KEPT)}, " if bound.keep and op.kept else ""
         returned = [
             f"Statistic<&{operator}::Finish::{op.statistics[name].member}, {write.output(name)}>"

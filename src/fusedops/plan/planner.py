@@ -212,7 +212,9 @@ def _generated(call: Call) -> tuple[Planned, Form | None]:
         key = (call.storage, schedule, call.target.arch, call.target.translated)
         found = form.variants.get(key)
         variant = found or _variant(call, form.members, form.words)
-        if found is None and one.op.reduces:  # the schedule of a map is made anew for each call
+        # The schedule of a map is made anew for each call.
+        reduces = one.op.reduces and (one.op.reduces_gradient or not one.gradient)
+        if found is None and reduces:
             _remember(form, key, variant)
     launch = Launch(variant, words, patches, *one.launch(call, results))
     return Planned(call, (launch,), results), form

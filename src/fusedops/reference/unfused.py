@@ -205,10 +205,7 @@ class Chain:
     def _reduced(self, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The operator's result, and the statistics that the call returns, by name."""
         op = self._bound.op
-        operands = [
-            torch.as_tensor(self.value(name), dtype=value.dtype, device=value.device)
-            for name in op.row_operands
-        ]
+        operands = self._row_operands(value)
         if self.columns == 0:
             result, found = value, op.reference_of_nothing(value, *operands)
         else:
@@ -216,6 +213,16 @@ class Chain:
         returned = {name: found[name] for name in op.outputs if name in op.statistics}
         constant = returned.keys() - {*op.joining}
         return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
+
+    def _row_operands(self, value: Tensor) -> list[Tensor]:
+        """The operands of the operator itself."""
+        op = self._bound.op
+        return [
+            self.tensor(name)
+            if name in op.row_roles
+            else torch.as_tensor(self.value(name), dtype=value.dtype, device=value.device)
+            for name in op.row_operands
+        ]
 
     def _load(self) -> Tensor:
         """Apply the LOAD; masked elements are -inf."""
@@ -234,6 +241,9 @@ class Chain:
             return value
         # In a map, what is -inf by itself is a value like any other.
         gone = value == -torch.inf if bound.op.reduces else functools.reduce(operator.or_, masks)
+        ignored = bound.op.ignored(*self._row_operands(value)) if bound.op.row_roles else None
+        if ignored is not None:
+            gone = gone | ignored
         with self._without(gone):
             # Once more, since a stream's own gradient goes to masked elements as well.
             value = self.apply("load", start, range(shared, end))

@@ -324,10 +324,11 @@ def run_backward(
         kept = kept.contiguous().clone()
     arguments = {KEPT: kept, **given}
     arguments.update(zip(names, tensors, strict=True))
-    dy = incoming[0]
+    first = int(op.has_result)
+    dy = incoming[0] if first else None
     joining = []
-    if len(incoming) > 1:
-        for name, gradient in zip(op.outputs[1:], incoming[1:], strict=True):
+    if len(incoming) > first:
+        for name, gradient in zip(op.outputs[first:], incoming[first:], strict=True):
             if gradient is not None:
                 joining.append(name)
                 arguments[joining_name(name)] = gradient
@@ -337,7 +338,9 @@ def run_backward(
         dtype = given_x[0] if isinstance(given_x, tuple) else given_x.dtype
         gone = op.undifferentiated
         arguments = {name: one for name, one in arguments.items() if name not in gone}
-    if dy is None or source is not op:
+    if not first:  # it is not read, but says dtype and shape
+        dy = torch.empty((), dtype=dtype, device=kept.device).expand(shape)
+    elif dy is None or source is not op:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
     gradient_op: Gradient | None = source.gradients.get((wanted, from_result, *joining))

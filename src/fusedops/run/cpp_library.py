@@ -50,6 +50,8 @@ def offer(op: Runnable) -> bool:
             cannot be built.
     """
     global _mode, _calls
+    if not op.has_result:  # the node takes the first gradient that comes in for that of y
+        return False
     if _mode is None:
         _mode = env.autograd()
     if _mode == "cpp" and _make is None:

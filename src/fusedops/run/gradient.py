@@ -20,7 +20,7 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import KEPT, Bound, bound_call
 from fusedops.bind.dimensions import find_reduced
 from fusedops.bind.generator import draw
-from fusedops.bind.operands import check_shape
+from fusedops.bind.operands import check_shape, with_column
 from fusedops.bind.scalars import read_number
 from fusedops.bind.shard_offset import check_part_of
 from fusedops.bind.tables import check_table
@@ -206,9 +206,11 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             value = operands[operand.name]
             if not isinstance(value, Tensor):
                 operands[operand.name] = read_number(op.name, operand.name, operand.role, value)
-            elif not fit and operand.role is not Role.TABLE:
+            elif not fit and operand.role not in (Role.TABLE, Role.TARGET):
                 check_shape(op.name, operand.name, value, x)
         reduced = find_reduced(op, op.name, shape, options)
+        for key in op.row_roles:
+            operands[key] = with_column(op.name, key, operands[key], x, reduced)
         whole = check_part_of(op.name, shape, reduced, options.get("part_of"))
         for key, one in op.tables.items():
             check_table(op.name, one, operands[key], x, reduced)

@@ -196,7 +196,11 @@ def _cases(
     if rows:
         narrower["no rows"] = {rows[0]: 0}
     for name, sizes in narrower.items():
-        yield Case(name, narrowed(given, shape, sizes, chain.tables, inputs[1:]))
+        made = narrowed(given, shape, sizes, chain.tables, inputs[1:])
+        for key in chain.row_roles if bound is not None else ():  # targets are columns of x
+            columns = max(1, made["x"].shape[bound.reduced[-1]])  # type: ignore[union-attr]
+            made[key] = torch.where(made[key] >= columns, made[key] % columns, made[key])
+        yield Case(name, made)
 
 
 def called(

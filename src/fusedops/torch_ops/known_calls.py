@@ -158,6 +158,8 @@ def run_backward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
 
 def remember_backward(call: BackwardCall, called: Runnable, options: dict[str, Any]) -> None:
     """Note the kind of a call that has been run, given its numbers, descriptions and options."""
+    if not called.has_result:
+        return
     if called.differentiated is not called or [*call.outputs[:1]] != [called.outputs[0]]:
         return  # y has no gradient
     joining = [*call.outputs[1:]]

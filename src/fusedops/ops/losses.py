@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of each row: operators whose results are numbers of rows, with functors before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.declare.operator import Statistic
+from fusedops.errors import shortened
+from fusedops.functors import Functor, Role, is_finite
+from fusedops.row_op import RowOp, read_flag
+
+if TYPE_CHECKING:
+    from fusedops.declare.results import Result
+
+__all__ = ["CrossEntropy"]
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+class CrossEntropy(RowOp):
+    """``loss = log(sum_j exp(v_j)) - v_target`` of each row of ``v = load(x)``; there is no y.
+
+    One kernel reads x once and writes one number a row; what is of x's size, a softmax or a
+    masked copy, is never written. The backward pass reads x once more and writes its gradient once.
+    The reduction of all rows is a sum in float32 in a fixed order. A call is
+    ``op(x, target=labels)``: labels are of any integer dtype and have x's shape without the
+    dimension of the classes, which is ``dim``, the last by default. `__call__` describes the rest.
+
+    An element that a mask in the LOAD takes out, or that is -inf by itself, is no class: it has no
+    probability, no gradient, and no part in label smoothing. A row whose target is masked has a
+    loss of +inf, and a row without classes one of NaN.
+
+    A row whose target is ``ignore_index`` has the loss 0 and the gradient 0, whatever it holds, NaN
+    included. Any other target must be the number of a class: on a CPU one that is not raises
+    IndexError, unless the call is in compiled code; elsewhere it makes the row's loss and gradient
+    NaN. It is never used as an address.
+
+    Args:
+        load: The functors applied to x before the reduction, in order; none by default. The
+            gradients of their operands are computed with that of x.
+        store: Empty: an operator without y has nothing to store.
+        ignore_index: The target of rows that do not count; -100 by default.
+        label_smoothing: A number eps in [0, 1], 0 by default: the loss is then
+            ``(1 - eps) * loss + eps * (lse - mean_j v_j)``, the mean over the row's classes.
+        z_loss: A finite number >= 0, 0 by default: ``z_loss * lse ** 2`` is added to the loss.
+        reduction: ``"mean"`` over the rows that are not ignored (NaN where there are none), the
+            default; ``"sum"``; or ``"none"`` for one loss a row, of the shape of labels.
+        lse, log_prob, entropy, correct: Whether a call also returns ``lse``; ``log_prob = v_target
+            - lse``; the entropy of the row's softmax; and 1.0 where no class is larger than the
+            target's, else 0.0. Each is one number a row whatever the reduction, and 0 in a row that
+            is ignored. All but the last are differentiable. False by default.
+
+    All results are float32 (float64 if x is float64).
+
+    Raises:
+        TypeError: load holds something that is no functor, an argument is of the wrong kind or
+            unknown.
+        ValueError: A number is out of its range, store is not empty, or a functor has no meaning
+            where it stands.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.CrossEntropy(load=[fo.Softcap("cap")], reduction="none")
+    >>> op(torch.zeros(2, 4), target=torch.tensor([3, -100]), cap=30.0)
+    tensor([1.3863, 0.0000])
+    >>> fo.CrossEntropy(lse=True)(torch.zeros(2, 4), target=torch.tensor([3, 0]))
+    CrossEntropyResult(loss=tensor(1.3863), lse=tensor([1.3863, 1.3863]))
+    """
+
+    header = "op/cross_entropy.cuh"
+    gradient_header = "op/cross_entropy_gradient.cuh"
+    kept = 2
+    numbers = ("label_smoothing", "z_loss")
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "loss": Statistic("loss", option="", differentiable=True),
+        "lse": Statistic("lse", option="lse", differentiable=True),
+        "log_prob": Statistic("log_prob", option="log_prob", differentiable=True),
+        "entropy": Statistic("entropy", option="entropy", differentiable=True),
+        "correct": Statistic("correct", option="correct"),
+    }
+    masks = True
+    has_result = False
+    reduces_gradient = False
+    row_roles: ClassVar[Mapping[str, Role]] = {"target": Role.TARGET}
+
+    def __init__(
+        self,
+        load: Iterable[Functor] = (),
+        store: Iterable[Functor] = (),
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        reduction: str = "mean",
+        lse: bool = False,
+        log_prob: bool = False,
+        entropy: bool = False,
+        correct: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        if reduction not in _REDUCTIONS:
+            raise ValueError(
+                f"{name}: reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got "
+                f"{shortened(reduction)}"
+            )
+        whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
+        if not whole or not -(2**63) <= ignore_index < 2**63:
+            raise TypeError(
+                f"{name}: ignore_index must be an int of 64 bits, got {shortened(ignore_index)}"
+            )
+        if not is_finite(label_smoothing) or not 0 <= label_smoothing <= 1:
+            raise ValueError(
+                f"{name}: label_smoothing must be a number in [0, 1], got "
+                f"{shortened(label_smoothing)}"
+            )
+        if not is_finite(z_loss) or z_loss < 0:
+            raise ValueError(
+                f"{name}: z_loss must be a finite number >= 0, got {shortened(z_loss)}"
+            )
+        constants: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "label_smoothing": float(label_smoothing),
+            "z_loss": float(z_loss),
+            "reduction": reduction,
+        }
+        wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "correct": correct}
+        constants.update({key: True for key, one in wanted.items() if read_flag(self, key, one)})
+        self.kept = 2 + (constants["label_smoothing"] > 0) + ("entropy" in constants)
+        super().__init__(load, store, **constants)
+        self._rows: CrossEntropy | None = None
+        if reduction != "none":
+            self._rows = type(self)(self.load, **{**constants, "reduction": "none"})
+        if self.store:
+            raise ValueError(
+                f"{self.name}: store must be empty, got {list(self.store)!r}: the results are "
+                "numbers of rows, which no functor follows; compute with them in torch"
+            )
+
+    @property
+    def rows(self) -> CrossEntropy:
+        """The op that gives one loss a row, which runs the calls."""
+        return self if self._rows is None else self._rows
+
+    @property
+    def row_operands(self) -> tuple[str, ...]:
+        return ("target",)
+
+    def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
+        target: Any = arguments.get("target")
+        plain = type(target) is Tensor and type(x) is Tensor and target.device.type == "cpu"
+        if plain and not torch.compiler.is_compiling():
+            self._check_range(x, target, arguments.get("dim"))
+        rows = self.rows
+        result = RowOp.__call__(rows, x, **arguments)
+        return result if rows is self else self._as_given(result, x.shape, arguments)
+
+    def _check_range(self, x: Tensor, target: Tensor, dim: Any) -> None:
+        """Raise IndexError for a target that is no class, where that is known at no cost."""
+        at = dim[0] if isinstance(dim, (tuple, list)) and dim else -1 if dim is None else dim
+        if not isinstance(at, int) or not -x.dim() <= at < x.dim() or target.is_floating_point():
+            return  # an error of the call's own
+        wrong = (target < 0) | (target >= x.shape[at])
+        wrong &= target != self.constants["ignore_index"]
+        if bool(wrong.any()):
+            raise IndexError(
+                f"{self.name}: target {int(target[wrong].flatten()[0])} is no class of x of shape "
+                f"{tuple(x.shape)}, whose classes are 0 to {x.shape[at] - 1}; give rows that do "
+                f"not count the target {self.constants['ignore_index']}, or say ignore_index="
+            )
+
+    def over_rows(
+        self, x: Tensor, arguments: dict[str, Any]
+    ) -> tuple[RowOp, Tensor, dict[str, Any]]:
+        """The call of the op that gives one loss a row."""
+        if self.rows is not self:
+            return self.rows.over_rows(x, arguments)
+        return super().over_rows(x, arguments)
+
+    def _as_given(self, result: Any, shape: Sequence[int], options: Mapping[str, Any]) -> Any:
+        """The result with the mean or the sum of all rows' losses, which is added in float32."""
+        reduction = self.constants["reduction"]
+        if reduction == "none":
+            return result
+        loss, *others = (result,) if isinstance(result, Tensor) else result
+        loss = loss.sum()
+        if reduction == "mean":
+            target = options["target"]
+            loss = loss / (target != self.constants["ignore_index"]).sum()
+        return self.wrap(dict(zip(self.outputs, (loss, *others), strict=True)))
+
+    def ignored(self, *operands: Tensor) -> Tensor | None:
+        found: Tensor = operands[0] == self.constants["ignore_index"]
+        return found
+
+    def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
+        label, ignored = operands[0].long(), operands[0] == self.constants["ignore_index"]
+        known = (label >= 0) & (label < value.shape[-1]) & ~ignored
+        value = value.masked_fill(ignored, 0.0)
+        gone = value == -torch.inf
+        value = torch.where(gone, value.detach(), value)
+        empty = gone.all(-1, keepdim=True)
+        safe = value.masked_fill(empty, 0.0)
+        largest = safe.detach().amax(-1, keepdim=True)
+        lse = largest + (safe - largest).exp().sum(-1, keepdim=True).log()
+        lse = lse.masked_fill(empty, -torch.inf)
+        at = value.gather(-1, torch.where(known, label, 0).expand(*value.shape[:-1], 1))
+        at = torch.where(known, at, torch.nan)
+        loss = lse - at
+        if smoothing > 0:
+            mean = value.masked_fill(gone, 0.0).sum(-1, keepdim=True) / (~gone).sum(
+                -1, keepdim=True
+            )
+            smooth = loss + smoothing * ((lse - mean) - loss)
+            loss = torch.where(at == -torch.inf, loss, smooth)
+        if z_loss > 0:
+            loss = loss + z_loss * lse.square()
+        log_p = (safe - lse.masked_fill(empty, 0.0)).masked_fill(gone, 0.0)
+        terms = log_p.exp() * log_p
+        entropy = -terms.masked_fill(gone, 0.0).sum(-1, keepdim=True)
+        largest = value.detach().amax(-1, keepdim=True)
+        found = {
+            "loss": loss,
+            "lse": lse,
+            "log_prob": at - lse,
+            "entropy": entropy.masked_fill(empty, torch.nan),
+            "correct": ((at >= largest) & ~empty & (lse == lse)).to(value.dtype),
+        }
+        return value, {name: one.masked_fill(ignored, 0.0)[..., 0] for name, one in found.items()}
+
+    def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> Mapping[str, Tensor]:
+        ignored = (operands[0] == self.constants["ignore_index"])[..., 0]
+        ignored = ignored.expand(value.shape[:-1])
+        nothing = value.new_full(value.shape[:-1], torch.nan).masked_fill(ignored, 0.0)
+        return {name: nothing.clone() for name in self.statistics}
+
+    def _cpp(self, *kinds: str) -> str:
+        constants = self.constants
+        ignored = f"{constants['ignore_index'] + 1}LL - 1"  # the least number has no literal
+        flags = (constants["label_smoothing"] > 0, constants["z_loss"] > 0, "entropy" in constants)
+        compute, *operands = kinds
+        return ", ".join((compute, ignored, *(str(one).lower() for one in flags), *operands))
+
+    def cpp(self, compute: str, *operands: str) -> str:
+        return f"CrossEntropy<{self._cpp(compute, *operands)}>"
+
+    def gradient_cpp(self, compute: str, *operands: str) -> str:
+        return f"CrossEntropyGradient<{self._cpp(compute, *operands)}>"
+
+    def gradient_sizes(
+        self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        share = torch.softmax(value, -1)
+        lse = torch.logsumexp(value, -1, keepdim=True).abs()
+        sizes = torch.zeros_like(value)
+        for name, one in statistics.items():
+            size = one[..., None].abs()
+            log_p = torch.log_softmax(value, -1).abs().masked_fill(value == -torch.inf, 0.0)
+            factor = 1 + 2 * self.constants["z_loss"] * lse
+            factor = factor + (2 * log_p + lse if name == "entropy" else 0)
+            sizes = sizes + size * (share * factor + 1)
+        return sizes
+
+    def statistic_sizes(self, name: str, value: Tensor, statistic: Tensor) -> Tensor:
+        there = value.masked_fill(value == -torch.inf, 0.0)
+        spread = there.abs().amax(-1)
+        sizes = statistic.abs() + spread + float(torch.tensor(value.shape[-1] + 1.0).log()) + 1
+        if name == "loss":
+            sizes = sizes + self.constants["z_loss"] * sizes.square()
+        return sizes * (1 + spread) if name == "entropy" else sizes
