@@ -463,3 +463,52 @@ def test_settings_of_the_module():
         fo.nn.CrossEntropyLoss(torch.ones(3))
     with raises(ValueError, "write reduction="):
         fo.nn.CrossEntropyLoss(reduce=True)
+
+
+def capped(x, labels):
+    return functional.cross_entropy(5.0 * torch.tanh(x.float() / 5.0), labels)
+
+
+def smoothed(x, labels):
+    return functional.cross_entropy(x * 0.5, labels, label_smoothing=0.1, reduction="none")
+
+
+def spelled_out(x, labels):
+    return functional.nll_loss(functional.log_softmax(x + 1.0, -1), labels, ignore_index=3)
+
+
+GRAPHS = {
+    capped: "CrossEntropy(load=[Softcap(cap='cap')], ignore_index=-100, label_smoothing=0.0, "
+    "z_loss=0.0, reduction='mean')",
+    smoothed: "CrossEntropy(load=[Scale(scale='scale')], ignore_index=-100, label_smoothing=0.1, "
+    "z_loss=0.0, reduction='none')",
+    spelled_out: "CrossEntropy(load=[Bias(bias='bias')], ignore_index=3, label_smoothing=0.0, "
+    "z_loss=0.0, reduction='mean')",
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("program", GRAPHS, ids=lambda one: one.__name__)
+def test_the_backend_finds_it(program, dtype, device):
+    x = randn(6, 24, dtype=dtype, device=device).requires_grad_()
+    labels = labels_of((6,), 24, device=device, ignored=() if program is spelled_out else (1,))
+    fused = fo.fuse(program)
+    found, wanted = fused(x, labels), program(x, labels)
+    assert fused.declaration == GRAPHS[program]
+    assert found.dtype is wanted.dtype
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {}
+    torch.testing.assert_close(found, wanted, **tolerance)
+    of_x = [torch.autograd.grad(one.sum(), x)[0] for one in (found, wanted)]
+    torch.testing.assert_close(*of_x)
+
+
+@pytest.mark.parametrize(
+    ("why", "program"),
+    [
+        ("classes have weights", lambda x, t: functional.cross_entropy(x, t, torch.ones(24))),
+        ("no class for each row", lambda x, t: functional.cross_entropy(x, x.softmax(-1))),
+    ],
+)
+def test_the_backend_leaves_it(why, program):
+    report = fo.explain_graph(program, randn(6, 24), labels_of((6,), 24))
+    assert any(why in said for one in report.left for said in one.why.values())
