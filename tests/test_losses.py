@@ -407,3 +407,108 @@ def test_results_are_written_to_out(device):
     assert found.loss is out[0]
     assert not out[0].isnan().any()
     torch.testing.assert_close(out[0], op(x, target=labels).loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
+def test_the_gradient_in_the_memory_of_the_logits(dtype, device):
+    op = fo.CrossEntropy(inplace=True, load=[fo.Softcap("cap"), fo.Bias("b")])
+    apart = fo.CrossEntropy(load=[fo.Softcap("cap"), fo.Bias("b")])
+    leaf = randn(6, 45, dtype=dtype, device=device).requires_grad_()
+    b = randn(45, device=device, seed=4).requires_grad_()
+    labels = labels_of((6,), 45, device=device)
+    logits = leaf * 2
+    logits.register_hook(lambda g: seen.append(g.data_ptr()))
+    seen, before = [], logits._version
+    of_leaf, of_b = torch.autograd.grad(op(logits, target=labels, cap=4.0, b=b), (leaf, b))
+    assert seen == [logits.data_ptr()]
+    assert logits._version == before + 1
+    wanted = apart(leaf * 2, target=labels, cap=4.0, b=b)
+    assert torch.equal(of_leaf, torch.autograd.grad(wanted, leaf, retain_graph=True)[0])
+    assert torch.equal(of_b, torch.autograd.grad(wanted, b)[0])
+
+
+def test_logits_that_something_else_reads_are_missed(device):
+    op = fo.CrossEntropy(inplace=True)
+    leaf, labels = randn(4, 9, device=device).requires_grad_(), labels_of((4,), 9, device=device)
+    logits = leaf.exp()  # whose backward pass reads its result
+    loss = op(logits, target=labels)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with raises(ValueError, "x is a leaf that requires grad"):
+        op(leaf, target=labels)
+    spread = leaf[:, :1].exp().expand(4, 9)  # no element has memory of its own
+    (of_leaf,) = torch.autograd.grad(op(spread, target=labels), leaf)
+    wanted = functional.cross_entropy(leaf[:, :1].exp().expand(4, 9), labels)
+    torch.testing.assert_close(of_leaf, torch.autograd.grad(wanted, leaf)[0])
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 5, 3)], ids=str)
+def test_the_module(shape, device):
+    rows = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    x = randn(*shape, device=device).requires_grad_()
+    labels = labels_of(rows, 5, device=device, ignored=(0,) if rows else ())
+    for options in ({}, {"reduction": "none", "label_smoothing": 0.1}, {"reduction": "sum"}):
+        ours, theirs = fo.nn.CrossEntropyLoss(**options), torch.nn.CrossEntropyLoss(**options)
+        assert isinstance(ours, torch.nn.CrossEntropyLoss)
+        torch.testing.assert_close(ours(x, labels), theirs(x, labels))
+
+
+def test_settings_of_the_module():
+    module = fo.nn.CrossEntropyLoss(z_loss=1e-3, ignore_index=0)
+    assert repr(module) == "CrossEntropyLoss(reduction='mean', ignore_index=0, z_loss=0.001)"
+    module.reduction = "sum"
+    assert module.op() == fo.CrossEntropy(z_loss=1e-3, ignore_index=0, reduction="sum")
+    assert repr(pickle.loads(pickle.dumps(module))) == repr(module)
+    with raises(ValueError, "weight must be None", 'reduction="none"'):
+        fo.nn.CrossEntropyLoss(torch.ones(3))
+    with raises(ValueError, "write reduction="):
+        fo.nn.CrossEntropyLoss(reduce=True)
+
+
+def capped(x, labels):
+    return functional.cross_entropy(5.0 * torch.tanh(x.float() / 5.0), labels)
+
+
+def smoothed(x, labels):
+    return functional.cross_entropy(x * 0.5, labels, label_smoothing=0.1, reduction="none")
+
+
+def spelled_out(x, labels):
+    return functional.nll_loss(functional.log_softmax(x + 1.0, -1), labels, ignore_index=3)
+
+
+GRAPHS = {
+    capped: "CrossEntropy(load=[Softcap(cap='cap')], ignore_index=-100, label_smoothing=0.0, "
+    "z_loss=0.0, reduction='mean')",
+    smoothed: "CrossEntropy(load=[Scale(scale='scale')], ignore_index=-100, label_smoothing=0.1, "
+    "z_loss=0.0, reduction='none')",
+    spelled_out: "CrossEntropy(load=[Bias(bias='bias')], ignore_index=3, label_smoothing=0.0, "
+    "z_loss=0.0, reduction='mean')",
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("program", GRAPHS, ids=lambda one: one.__name__)
+def test_the_backend_finds_it(program, dtype, device):
+    x = randn(6, 24, dtype=dtype, device=device).requires_grad_()
+    labels = labels_of((6,), 24, device=device, ignored=() if program is spelled_out else (1,))
+    fused = fo.fuse(program)
+    found, wanted = fused(x, labels), program(x, labels)
+    assert fused.declaration == GRAPHS[program]
+    assert found.dtype is wanted.dtype
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {}
+    torch.testing.assert_close(found, wanted, **tolerance)
+    of_x = [torch.autograd.grad(one.sum(), x)[0] for one in (found, wanted)]
+    torch.testing.assert_close(*of_x)
+
+
+@pytest.mark.parametrize(
+    ("why", "program"),
+    [
+        ("classes have weights", lambda x, t: functional.cross_entropy(x, t, torch.ones(24))),
+        ("no class for each row", lambda x, t: functional.cross_entropy(x, x.softmax(-1))),
+    ],
+)
+def test_the_backend_leaves_it(why, program):
+    report = fo.explain_graph(program, randn(6, 24), labels_of((6,), 24))
+    assert any(why in said for one in report.left for said in one.why.values())

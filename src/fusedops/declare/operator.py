@@ -98,6 +98,7 @@ class Operator(Op):
         reduces_gradient: Whether the backward pass reduces rows; False where all that it needs of a
             row is known from the forward pass, so that any part of a row is work of its own
             (kReduces of the C++ gradient).
+        in_place: Whether the gradient of x is written to x's memory, as a declaration may ask for.
         row_roles: The roles of the row operands that are not floating point, by name.
         numbers: The names of the constants that are data members of the C++ structs, in order.
         statistics: The numbers of a row that a call can return, by the output's name, in order.
@@ -121,6 +122,7 @@ class Operator(Op):
     has_result: ClassVar[bool] = True
     reduces_gradient: ClassVar[bool] = True
     row_roles: ClassVar[Mapping[str, Role]] = types.MappingProxyType({})
+    in_place: bool = False
     numbers: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})
     several_dims: ClassVar[bool] = False

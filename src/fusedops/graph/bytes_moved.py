@@ -6,6 +6,7 @@
   region, a conversion that changes no dtype moves nothing, and neither does a dropout that drops
   nothing. A function of torch that is a reduction counts as one operation.
 - After: the kernel reads x and each operand once, and writes y and what it saves.
+- The cross entropy of torch counts as a log-softmax and what reads it.
 - A tensor counts its elements times its element size, so one that is broadcast counts small.
 - A size that is dynamic counts as the example that the graph was captured with.
 
@@ -52,6 +53,8 @@ class Moved(NamedTuple):
 def moved(region: Region[Reduction]) -> Moved:
     """Bytes that the model counts for a region, before and after fusion."""
     before = sum(_bytes([*tensors_of(node), node]) for node in region.nodes if not _idle(node))
+    if region.root.kind == "CrossEntropy" and not region.root.inner:
+        before += 2 * _bytes([region.root.source])  # a log-softmax, written and read
     outputs = [region.result, *region.saved]
     return Moved(before, _bytes([*region.leaves, *outputs]))
 

@@ -90,6 +90,8 @@ def declare(region: Region[Reduction]) -> Declared[RowOp]:
     """
     root = region.root
     chains = _Chains(root.kind)
+    if root.target is not None:
+        chains.operands["target"] = root.target
     load = chains.side(region.load, before=True)
     store = chains.affine(root) + chains.side(region.store, before=False)
     kind: Any = GroupNorm if root.kind == "GroupNorm" else getattr(ops, root.kind)

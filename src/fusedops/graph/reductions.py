@@ -22,7 +22,7 @@ class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A softmax or norm in a graph.
+    """A softmax, a norm or a loss in a graph.
 
     Attributes:
         kind: The class of op that computes it: "Softmax", "LayerNorm" and so on.
@@ -31,6 +31,7 @@ class Reduction:
         dim: The reduced dimensions; None where the op finds them itself (GroupNorm).
         constants: The other arguments of the declaration.
         gamma, beta: What the result is multiplied by, and what is added, or None.
+        target: The class of each row, of a loss.
         inner: The nodes that compute it: the last alone, unless it is spelled out in operations.
     """
 
@@ -42,6 +43,12 @@ class Reduction:
     gamma: fx.Node | None = None
     beta: fx.Node | None = None
     inner: tuple[fx.Node, ...] = ()
+    target: fx.Node | None = None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether its result has the shape of what it reduces."""
+        return self.target is None
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
@@ -82,7 +89,7 @@ class Product:
 
 
 def called(node: fx.Node) -> Reduction | None:
-    """The softmax or norm that a node calls by name; None for other nodes.
+    """The softmax, norm or loss that a node calls by name; None for other nodes.
 
     Raises:
         Refused: It is one for which there is no op.
@@ -93,7 +100,9 @@ def called(node: fx.Node) -> Reduction | None:
     made = example(node)
     if made is None:
         return None
-    found: Reduction = reader(node)
+    found: Reduction | None = reader(node)
+    if found is None:
+        return None
     source = example(found.source)
     if source is None or source.dtype not in FLOATS:
         raise Refused(f"x has dtype {source.dtype if source is not None else None}, not a float's")
@@ -108,7 +117,9 @@ def called(node: fx.Node) -> Reduction | None:
     return found
 
 
-def _softmax(node: fx.Node) -> Reduction:
+def _softmax(node: fx.Node) -> Reduction | None:
+    if _loss_of(node) is not None:
+        return None  # which is found at that node
     given = arguments(node, "input dim")
     source, dim = given["input"], given.get("dim")
     if not isinstance(dim, int):
@@ -165,6 +176,49 @@ def _normalize(node: fx.Node) -> Reduction:
     return Reduction("L2Norm", node, given["input"], (dim,), {"eps": float(eps)})
 
 
+def _cross_entropy(node: fx.Node) -> Reduction:
+    names = "input target weight size_average ignore_index reduce reduction label_smoothing"
+    return _loss(node, arguments(node, names))
+
+
+def _nll_loss(node: fx.Node) -> Reduction | None:
+    given = arguments(node, "input target weight size_average ignore_index reduce reduction")
+    before = given["input"]
+    if not isinstance(before, fx.Node) or _loss_of(before) is not node:
+        return None
+    source = arguments(before, "input dim")["input"]
+    return _loss(node, {**given, "input": source}, (before, node))
+
+
+def _loss_of(node: fx.Node) -> fx.Node | None:
+    """The negative log-likelihood of which a node is the log-softmax, and nothing else."""
+    if "log" not in name_of(node) or len(node.users) != 1:
+        return None
+    (user,) = node.users
+    dim = arguments(node, "input dim").get("dim")
+    rank = _rank(node)
+    if name_of(user) != "nll_loss" or user.args[:1] != (node,) or not isinstance(dim, int):
+        return None
+    return user if dim % max(rank, 1) == (1 if rank > 1 else 0) else None
+
+
+def _loss(node: fx.Node, given: dict[str, Any], inner: tuple[fx.Node, ...] = ()) -> Reduction:
+    source, target = given["input"], given["target"]
+    labels = example(target)
+    if labels is None or labels.is_floating_point() or labels.dim() != _rank(source) - 1:
+        raise Refused("its target is no class for each row")
+    if any(given.get(name) is not None for name in ("weight", "size_average", "reduce")):
+        raise Refused("its classes have weights, or it says size_average or reduce")
+    ignored, smoothing = number(given.get("ignore_index", -100)), given.get("label_smoothing", 0.0)
+    smoothing, reduction = number(smoothing), given.get("reduction", "mean")
+    if ignored is None or smoothing is None or reduction not in ("none", "mean", "sum"):
+        raise Refused("ignore_index, label_smoothing or reduction is no constant")
+    constants = {"ignore_index": int(ignored), "label_smoothing": float(smoothing)}
+    constants["reduction"] = reduction
+    dim = (1,) if _rank(source) > 1 else (0,)
+    return Reduction("CrossEntropy", node, source, dim, constants, inner=inner, target=target)
+
+
 def _rank(node: Any) -> int:
     made = example(node)
     return made.dim() if made is not None else 0
@@ -176,6 +230,8 @@ _READERS: dict[str, Any] = {
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
     "normalize": _normalize,
+    "cross_entropy": _cross_entropy,
+    "nll_loss": _nll_loss,
 }
 
 

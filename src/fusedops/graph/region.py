@@ -80,7 +80,8 @@ class Region(Generic[Root]):
         """The nodes outside that the kernel of a reduction reads, x first."""
         inside, own = {*self.nodes}, []
         if isinstance(self.root, Reduction):
-            own = [one for one in (self.root.gamma, self.root.beta) if one is not None]
+            given = (self.root.gamma, self.root.beta, self.root.target)
+            own = [one for one in given if one is not None]
         read = [one for node in self.nodes for one in tensors_of(node) if one not in inside]
         return list(dict.fromkeys([self.x, *own, *read]))
 
@@ -106,7 +107,9 @@ def grow(
     used = {one: min(place.order[u] for u in _outside(one, load, core)) for one in saved}
     late = min(used.values(), default=math.inf)
     before = {node for one in load for node in one.nodes} | {*core.nodes[:-1]}
-    store, result, _ = _store(core.node, place, out, stops, late=late, before=before)
+    store, result = [], core.node
+    if core.has_result:
+        store, result, _ = _store(core.node, place, out, stops, late=late, before=before)
     region = Region(root, x, load, store, result, saved, stops)
     if any(place.order[leaf] >= late for leaf in region.leaves):
         # It would be needed before the kernel can run: leave the first such value to its own node.

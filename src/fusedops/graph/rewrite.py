@@ -53,7 +53,7 @@ class Found(Generic[Op]):
 
 
 def rewrite(graph_module: fx.GraphModule) -> list[Found[RowOp]]:
-    """Replace softmaxes and norms of a graph by fused ops, in place; report on each."""
+    """Replace softmaxes, norms and losses of a graph by fused ops, in place; report on each."""
     return fuse_each(graph_module, lambda node: called(node) or match(node), _fuse)
 
 
@@ -106,13 +106,20 @@ def _fuse(graph: fx.Graph, reduction: Reduction) -> Found[RowOp]:
     stops = {node.name: why for node, why in region.stops.items()}
     if declared is None:
         return Found(name, what, None, (), {name: why_left(region, by), **stops}, by)
-    op = declared.op
+    op, dtype = declared.op, declared.dtype
 
     def fused(x: torch.Tensor, /, **arguments: Any) -> Any:
-        return op(x, **arguments)
+        if op.has_result:
+            return op(x, **arguments)
+        loss, *saved = _listed(op(x, **arguments))
+        return (loss.to(dtype), *saved) if saved else loss.to(dtype)
 
     names = replace(graph, place, region, declared, call_of(op, fused, __name__), (region.x,))
     return Found(name, what, op, names, stops, by, op.dropouts > 0)
+
+
+def _listed(results: Any) -> Any:
+    return (results,) if isinstance(results, torch.Tensor) else results
 
 
 def largest(

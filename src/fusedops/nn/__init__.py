@@ -17,12 +17,14 @@ from typing import NoReturn
 from fusedops.nn.attention import AttentionSoftmax
 from fusedops.nn.group_norm import GroupNorm
 from fusedops.nn.linear import MLP, Linear
+from fusedops.nn.losses import CrossEntropyLoss
 from fusedops.nn.norms import LayerNorm, RMSNorm
 from fusedops.nn.residual import ResidualLayerNorm, ResidualRMSNorm
 
 __all__ = [
     "MLP",
     "AttentionSoftmax",
+    "CrossEntropyLoss",
     "GroupNorm",
     "LayerNorm",
     "Linear",

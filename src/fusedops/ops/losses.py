@@ -55,6 +55,11 @@ class CrossEntropy(RowOp):
             - lse``; the entropy of the row's softmax; and 1.0 where no class is larger than the
             target's, else 0.0. Each is one number a row whatever the reduction, and 0 in a row that
             is ignored. All but the last are differentiable. False by default.
+        inplace: Whether the gradient of x is written to x's memory, which saves as much memory.
+            x is lost then. It must be no leaf of autograd's, and nothing else may read it in the
+            backward pass: torch raises an error if something does, as after any operation in place.
+            In compiled code, of a DTensor, and where elements of x share memory, the gradient has
+            memory of its own all the same. False by default.
 
     All results are float32 (float64 if x is float64).
 
@@ -101,6 +106,7 @@ class CrossEntropy(RowOp):
         log_prob: bool = False,
         entropy: bool = False,
         correct: bool = False,
+        inplace: bool = False,
     ) -> None:
         name = type(self).__name__
         if reduction not in _REDUCTIONS:
@@ -129,7 +135,9 @@ class CrossEntropy(RowOp):
             "reduction": reduction,
         }
         wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "correct": correct}
+        wanted["inplace"] = inplace
         constants.update({key: True for key, one in wanted.items() if read_flag(self, key, one)})
+        self.in_place = "inplace" in constants
         self.kept = 2 + (constants["label_smoothing"] > 0) + ("entropy" in constants)
         super().__init__(load, store, **constants)
         self._rows: CrossEntropy | None = None
@@ -155,6 +163,11 @@ class CrossEntropy(RowOp):
         plain = type(target) is Tensor and type(x) is Tensor and target.device.type == "cpu"
         if plain and not torch.compiler.is_compiling():
             self._check_range(x, target, arguments.get("dim"))
+        if self.in_place and x.is_leaf and x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{self.name}: x is a leaf that requires grad, whose gradient would take the place "
+                "of its values; leave inplace=True out"
+            )
         rows = self.rows
         result = RowOp.__call__(rows, x, **arguments)
         return result if rows is self else self._as_given(result, x.shape, arguments)
@@ -172,6 +185,14 @@ class CrossEntropy(RowOp):
                 f"{tuple(x.shape)}, whose classes are 0 to {x.shape[at] - 1}; give rows that do "
                 f"not count the target {self.constants['ignore_index']}, or say ignore_index="
             )
+
+    def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+        # As wide as x, so that whoever broadcasts, cuts or guards sizes need not know of targets.
+        target, dim = operands.get("target"), options.get("dim")
+        if isinstance(target, Tensor) and isinstance(x, Tensor) and target.dim() == x.dim() - 1:
+            at = -1 if dim is None else dim[0] if isinstance(dim, (tuple, list)) else dim
+            operands = {**operands, "target": target.unsqueeze(at)}
+        return super()._traced(x, operands, options)
 
     def over_rows(
         self, x: Tensor, arguments: dict[str, Any]

@@ -110,6 +110,8 @@ class Backward:
         for name, patch in wanted.read.items():
             count = op.kept if name == KEPT else 0
             blanks.append(Blank(name, name, True, count, None, patch, name in shared))
+        if wanted.in_place:
+            blanks.append(Blank(("to",), "x", True, 0, None, wanted.read["x"]))
         for index, (name, key) in enumerate(zip(wanted.names, wanted.results, strict=True)):
             like = key if name in op.tables else name
             dtype = compute if name in wanted.twice else None
@@ -145,6 +147,8 @@ class Backward:
         """The gradients: that of x, then those of operands."""
         parts, keys = call.parts, self.wanted.results
         outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in keys]
+        if not outputs:  # that of x is written to x, and a plan of the runtime returns something
+            outputs.append((self.bound.compute, (1,)))
         return Results(outputs, len(outputs))
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:

@@ -95,6 +95,7 @@ class WantedGradients:
         cuts: How rows of its calls are cut (`backward_schedule.cut_of`).
         forms: What its backward kernels have in common whatever the sizes (`plan.planner`).
         needed: The saved tensors that the backward pass reads.
+        in_place: Whether the gradient of x is written to x's memory, and is none of the results.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
         of_rows: Whether the operator itself has operands among them, numbers of rows.
         possible: Each use of an operand by a functor that can have a gradient.
@@ -116,6 +117,7 @@ class WantedGradients:
         wanted: frozenset[str],
         joining: frozenset[str],
         from_result: bool = False,
+        in_place: bool = False,
     ) -> None:
         self.op = op
         self.wanted = wanted
@@ -124,11 +126,13 @@ class WantedGradients:
         self.cuts: dict[tuple[object, ...], Any] = {}
         self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
+        self.in_place = in_place and "x" in wanted and self.needed.x
+        own = "x" in wanted and not self.in_place
         self.occurrences = occurrences(op, wanted)
         self.of_rows = bool(self.occurrences) and self.occurrences[-1].side == "op"
         self.possible = occurrences(op, op.slots)
-        self.names = ["x"] * ("x" in wanted) + [one.name for one in self.occurrences]
-        self.results: list[Any] = [("to",)] * ("x" in wanted) + [*self.occurrences]
+        self.names = ["x"] * own + [one.name for one in self.occurrences]
+        self.results: list[Any] = [("to",)] * own + [*self.occurrences]
         self.twice = {name for name in self.names if self.names.count(name) > 1}
         self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}

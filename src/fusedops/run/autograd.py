@@ -29,7 +29,7 @@ from fusedops.plan.saved_tensors import (
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
 from fusedops.run.first_derivative import only_once
-from fusedops.run.recipe import Recipe, new_gradient, recipe_of
+from fusedops.run.recipe import IN_PLACE, Recipe, new_gradient, recipe_of
 from fusedops.run.table_gradients import gathered, of_table
 
 if TYPE_CHECKING:
@@ -294,15 +294,19 @@ def gradients_once(
     saved: Saved, tensors: Sequence[Tensor], incoming: Sequence[Tensor | None]
 ) -> Sequence[Any]:
     """`run_backward`, where torch may be making the graph of a second derivative as well."""
+    in_place = saved.op.in_place
     if not torch.is_grad_enabled():
-        return run_backward(saved, tensors, incoming)
+        return run_backward(saved, tensors, incoming, in_place)
     with torch.no_grad():
-        results = run_backward(saved, tensors, incoming)
+        results = run_backward(saved, tensors, incoming, in_place)
     return only_once(saved.op.name, results, (*tensors, *incoming))
 
 
 def run_backward(
-    saved: Saved, tensors: Sequence[Tensor], incoming: Sequence[Tensor | None]
+    saved: Saved,
+    tensors: Sequence[Tensor],
+    incoming: Sequence[Tensor | None],
+    in_place: bool = False,
 ) -> tuple[Any, ...]:
     """Run the backward pass of one call.
 
@@ -310,6 +314,7 @@ def run_backward(
         saved: What the forward pass noted of itself.
         tensors: The row statistics, then the saved tensors in the order of their names.
         incoming: The gradients of the op's outputs, in order, None where there is none.
+        in_place: Whether the gradient of x may be written to x's memory.
 
     Returns:
         The gradients of x and of the operands in the order of `op.slots`, each in the shape and
@@ -343,10 +348,17 @@ def run_backward(
     elif dy is None or source is not op:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
-    gradient_op: Gradient | None = source.gradients.get((wanted, from_result, *joining))
+    in_place = in_place and _may_be_written(arguments["x"])
+    key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
+    gradient_op: Gradient | None = source.gradients.get(key)
     if gradient_op is None:
-        gradient_op = new_gradient(source, wanted, joining, from_result)
+        gradient_op = new_gradient(source, wanted, joining, from_result, in_place)
     results = gradient_op(dy, **arguments)
+    if gradient_op.in_place:
+        x = arguments["x"]
+        torch.autograd.graph.increment_version(x)
+        found = _summed(gradient_op, results[: len(gradient_op.names)], arguments, len(shape))
+        return (x.detach(), *[found.get(name) for name in op.slots])
     if gradient_op.loose:
         found = _summed(gradient_op, results, arguments, len(shape))
         return (found.get("x"), *[found.get(name) for name in op.slots])
@@ -378,6 +390,19 @@ def _summed(
         found[name] = found[name] + result if name in found else result
         targets[name] = dtype
     return {name: result.to(targets[name]) for name, result in found.items()}
+
+
+def _may_be_written(x: Any) -> bool:
+    """Whether each element of x has memory of its own, so that its gradient has room there."""
+    if not isinstance(x, Tensor):
+        return False
+    steps = sorted((step, size) for step, size in zip(x.stride(), x.shape, strict=True) if size > 1)
+    room = 1
+    for step, size in steps:
+        if step < room:
+            return False
+        room = step * size
+    return True
 
 
 def _is_plain(value: Any) -> bool:

@@ -76,8 +76,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         joining: frozenset[str],
         observer: Observer | None = None,
         from_result: bool = False,
+        in_place: bool = False,
     ) -> None:
-        WantedGradients.__init__(self, op, wanted, joining, from_result)
+        WantedGradients.__init__(self, op, wanted, joining, from_result, in_place)
         self.observer = observer
         self._hints = Hints()
         #: The outputs that have the shapes of further tensors, by the keywords of these.

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
-__all__ = ["Recipe", "new_gradient", "recipe_of", "what_is_kept"]
+#: The mark of a gradient that is written to x's memory, in the keys of `op.gradients`.
+IN_PLACE = "in place"
+
+__all__ = ["IN_PLACE", "Recipe", "new_gradient", "recipe_of", "what_is_kept"]
 
 
 class Recipe(NamedTuple):
@@ -75,13 +78,18 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
 
 
 def new_gradient(
-    op: Runnable, wanted: frozenset[str], joining: Sequence[str], from_result: bool = False
+    op: Runnable,
+    wanted: frozenset[str],
+    joining: Sequence[str],
+    from_result: bool = False,
+    in_place: bool = False,
 ) -> Gradient:
     """The `Gradient` of these gradients, made at the first call and kept by the op."""
     with guard:
         from fusedops.run.gradient import Gradient  # a fifth of the package's import
 
-    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result)
+    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result, in_place)
+    key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
     # another thread's, if it was first
-    kept: Gradient = op.gradients.setdefault((wanted, from_result, *joining), made)
+    kept: Gradient = op.gradients.setdefault(key, made)
     return kept

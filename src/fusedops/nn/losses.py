@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Cross entropy as a module with torch's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fusedops import ops
+from fusedops.nn.base import Declares, declared
+
+__all__ = ["CrossEntropyLoss"]
+
+
+class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
+    r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.
+
+    Arguments are torch's, and the module is an instance of torch's class: x has shape (C,),
+    (N, C) or (N, C, d1, ...), and the target, of any integer dtype, x's shape without C. It reads x
+    once forward, and once backward where it writes the gradient once. The loss is float32 (float64
+    where x is), whatever the dtype of x, under autocast as well; torch's has the dtype of x.
+
+    Args:
+        weight: None: losses of classes are weighted by what ``reduction="none"`` returns.
+        size_average, reduce: None; torch has replaced them by reduction.
+        ignore_index: The target of rows that do not count.
+        reduction: ``"mean"`` over the rows that count, ``"sum"`` or ``"none"``.
+        label_smoothing: The share in [0, 1] of the target that all classes have in equal parts.
+        z_loss: ``z_loss * lse ** 2`` is added to the loss of each row.
+        inplace: Whether the gradient of x is written to x's memory: as of `fusedops.CrossEntropy`.
+
+    Raises:
+        TypeError: ignore_index is no int, or inplace no bool.
+        ValueError: A number is out of its range, or there is a weight, size_average or reduce.
+
+    >>> import torch, fusedops as fo
+    >>> loss = fo.nn.CrossEntropyLoss(label_smoothing=0.1)
+    >>> loss(torch.zeros(2, 4), torch.tensor([3, -100]))
+    tensor(1.3863)
+    """
+
+    _settings = frozenset({"ignore_index", "reduction", "label_smoothing", "z_loss", "inplace"})
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        z_loss: float = 0.0,
+        inplace: bool = False,
+    ) -> None:
+        if weight is not None:
+            raise ValueError(
+                "CrossEntropyLoss: weight must be None: it would weight the rows by their targets, "
+                'as (weight[target] * CrossEntropyLoss(reduction="none")(x, target)).sum() / '
+                "weight[target].sum() does"
+            )
+        if size_average is not None or reduce is not None:
+            raise ValueError(
+                "CrossEntropyLoss: size_average and reduce must be None; write reduction="
+            )
+        super().__init__(
+            ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+        self.z_loss = z_loss
+        self.inplace = inplace
+        self._settle()
+
+    def _key(self) -> tuple[Any, ...]:
+        numbers = (self.ignore_index, self.label_smoothing, self.z_loss)
+        return (ops.CrossEntropy, *numbers, self.reduction, self.inplace)
+
+    def _declare(self) -> None:
+        key = self._key()
+        if key not in declared:
+            declared[key] = ops.CrossEntropy(
+                ignore_index=self.ignore_index,
+                label_smoothing=self.label_smoothing,
+                z_loss=self.z_loss,
+                reduction=self.reduction,
+                inplace=self.inplace,
+            )
+
+    def op(self) -> ops.CrossEntropy:
+        """The op that the module calls."""
+        found: ops.CrossEntropy = declared[self._key()]
+        return found
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss; the arguments have torch's names."""
+        loss: Tensor = self.op()(input, target=target, dim=1 if input.dim() > 1 else 0)
+        return loss
+
+    def extra_repr(self) -> str:
+        """The arguments that are not torch's defaults."""
+        defaults = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "inplace": False}
+        shown = [f"reduction={self.reduction!r}"]
+        for name, one in defaults.items():
+            if getattr(self, name) != one:
+                shown.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(shown)
