@@ -8,6 +8,7 @@
 // rank 0.
 #pragma once
 
+#include <fusedops/core/halves.cuh>
 #include <fusedops/core/memory.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/row/index.cuh>
@@ -84,6 +85,11 @@ struct View {
   RowMap<kRank> rows;
   int64_t column_stride;
 
+  /// Whether a host converts a pack by instructions of its own.
+  template <class Compute, int N>
+  static constexpr bool kByHalves =
+      kColumn == Column::kContiguous && W == kAnyWidth && detail::are_halves<T, Compute, N>();
+
   /// The address of a row's first column.
   template <class Row>
   FUSEDOPS_HD T* begin(const Row& row) const {
@@ -101,6 +107,10 @@ struct View {
                          detail::IsSame<Compute, uint32_t>::value) {
       Values<Compute, N> values;
       widen(reinterpret_cast<const uint8_t*>(base + col), values.at);
+      return values;
+    } else if constexpr (kByHalves<Compute, N>) {
+      Values<float, N> values;
+      floats_of_halves(base + col, values.at);
       return values;
     } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth && sizeof(T) == 2 &&
                          N == 16 && detail::IsSame<Compute, float>::value) {
@@ -159,6 +169,15 @@ struct View {
         uint32_t words[16];
         FUSEDOPS_VECTOR
         for (int i = 0; i < 16; ++i) halves[i] = first + i < count ? from[first + i] : uint16_t(0);
+        if constexpr (kByHalves<Compute, 16>) {
+          float numbers[16];
+          floats_of_halves(reinterpret_cast<const half*>(halves), numbers);
+          FUSEDOPS_VECTOR
+          for (int i = 0; i < 16; ++i) {
+            value[first + i] = first + i < count ? numbers[i] : padding;
+          }
+          continue;
+        }
         widen(halves, words);
         FUSEDOPS_VECTOR
         for (int i = 0; i < 16; ++i) {
@@ -177,6 +196,15 @@ struct View {
   FUSEDOPS_HD void write_first(const Compute (&value)[N], const Row& row, int64_t col,
                                int count) const {
     T* base = data + rows(row) + col;
+    if constexpr (kByHalves<Compute, N>) {
+      half halves[N];
+      halves_of_floats(value, halves);
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) {
+        if (i < count) base[i] = halves[i];
+      }
+      return;
+    }
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
       if (i < count) base[i] = convert<T>(value[i]);
@@ -214,6 +242,8 @@ struct View {
       for (int j = 0; j < N / kStep; ++j) {
         unpack<kStep>(value, j * kStep, read_back<kStep>(base + col + j * kStep));
       }
+    } else if constexpr (kByHalves<Compute, N>) {
+      floats_of_halves(base + col, value);
     } else if constexpr (kColumn == Column::kContiguous) {
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) value[i] = convert<Compute>(base[col + i]);
@@ -230,7 +260,9 @@ struct View {
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     if constexpr (detail::ReadsAhead<Row>::kOnlyIssues) return;
     T* base = data + rows(row);
-    if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
+    if constexpr (kByHalves<Compute, N>) {
+      halves_of_floats(value, base + col);
+    } else if constexpr (kColumn == Column::kContiguous && W == kAnyWidth) {
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) base[col + i] = convert<T>(value[i]);
     } else if constexpr (kColumn == Column::kContiguous) {

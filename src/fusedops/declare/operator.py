@@ -189,6 +189,11 @@ class Operator(Op):
         return False
 
     @property
+    def from_rounded_result(self) -> bool:
+        """Whether it is computed from a y that was rounded, too, as the declaration asks for."""
+        return False
+
+    @property
     def row_operands(self) -> tuple[str, ...]:
         """The names of the operands of the operator itself, in the order of its data members.
 

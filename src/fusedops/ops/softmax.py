@@ -37,11 +37,18 @@ class Softmax(RowOp):
             it as a number, or as a tensor that broadcasts against x and has size 1 in the reduced
             dimension: shape (heads, 1, 1) for an x of shape (batch, heads, queries, keys). It has a
             gradient. A sink of -inf is as none. None, the default, for no sink.
+        save_result: Whether the backward pass reads y as it was returned, rounded to its dtype, in
+            place of x, as torch's softmax does: it computes ``dx_i = y_i (g_i - sum_j g_j y_j)`` of
+            that y and the incoming gradient g. With d_i half an ulp of y_i in y's dtype, dx_i
+            is then off by up to ``d_i |g_i - sum_j g_j y_j| + (y_i + d_i) sum_j |g_j| d_j`` beside
+            its own rounding. x can be freed, and no exponentials are computed again. A y of float32
+            or float64 is read in any case. Without functors alone. False by default.
 
     Raises:
-        TypeError: load or store holds something that is no functor, lse is no bool, sink is no
-            name, or an argument is unknown.
-        ValueError: empty_row is something else, or a functor has no meaning where it stands.
+        TypeError: load or store holds something that is no functor, lse or save_result is no bool,
+            sink is no name, or an argument is unknown.
+        ValueError: empty_row is something else, a functor has no meaning where it stands, or
+            save_result is True with functors or with ``empty_row="nan"``, or in a `LogSoftmax`.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale"), fo.Mask("m")])
@@ -68,6 +75,7 @@ class Softmax(RowOp):
         empty_row: str = "zero",
         lse: bool = False,
         sink: str | None = None,
+        save_result: bool = False,
     ) -> None:
         name = type(self).__name__
         if empty_row not in ("zero", "nan"):
@@ -78,12 +86,32 @@ class Softmax(RowOp):
         if sink is not None:
             check_name(self, "sink", sink)
             constants["sink"] = sink
+        if read_flag(self, "save_result", save_result):
+            constants["save_result"] = True
         super().__init__(load, store, **constants)
+        if save_result:
+            self._check_result()
+
+    def _check_result(self) -> None:
+        """Raises a ValueError where the gradient does not follow from y as it is returned."""
+        reason = ""
+        if self.logarithmic:
+            reason = "an error of y is one of the exponent: use Softmax, or leave it away"
+        elif self.load or self.store:
+            reason = "y is not the result of the softmax alone: leave it or the functors away"
+        elif not self.from_result:
+            reason = "a row of NaN does not tell what is masked: use empty_row='zero'"
+        if reason:
+            raise ValueError(f"{type(self).__name__}: save_result must be False here, for {reason}")
 
     @property
     def from_result(self) -> bool:
         # NaN in an empty row would not tell that the row is masked.
         return bool(self.constants["empty_row"] == "zero")
+
+    @property
+    def from_rounded_result(self) -> bool:
+        return "save_result" in self.constants
 
     @property
     def row_operands(self) -> tuple[str, ...]:
@@ -122,6 +150,7 @@ class Softmax(RowOp):
         if self.logarithmic and self.masked:
             return None  # an empty part would be -inf less -inf
         own = {**self.constants, "lse": True, "empty_row": "zero"}
+        own.pop("save_result", None)
         log = self.logarithmic
         return RowParts(1, "the logarithm of each row's sum", shift=log, scale=not log, own=own)
 
@@ -146,7 +175,8 @@ class Softmax(RowOp):
     def cpp(self, compute: str, *operands: str) -> str:
         log = str(self.logarithmic).lower()
         nan = str(self.constants["empty_row"] == "nan").lower()
-        options = (str("lse" in self.constants).lower(),) if len(self.constants) > 1 else ()
+        has_options = "lse" in self.constants or "sink" in self.constants
+        options = (str("lse" in self.constants).lower(),) if has_options else ()
         return f"Softmax<{', '.join((compute, log, nan, *options, *operands))}>"
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:

@@ -7,7 +7,8 @@ else from x. On its way back through the chains it recomputes the input of a fun
 functor's gradient reads it. This module finds the tensors that this takes; no others are saved.
 
 An operator may have a gradient that starts from its result instead (`Operator.from_result`). Then y
-is saved in place of x where it is that result: without functors, and not rounded.
+is saved in place of x where it is that result: without functors, and not rounded, unless the
+declaration allows that (`Operator.from_rounded_result`).
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class Needed(NamedTuple):
 
 
 def may_start_from_result(op: Declaration) -> bool:
-    """Whether a backward pass of the op can read y in place of x, if y `is_exact`."""
+    """Whether a backward pass of the op can read y in place of x, if it `reads_result`."""
     return op.from_result and not op.load and not op.store
+
+
+def reads_result(op: Declaration, y: torch.dtype, x: torch.dtype) -> bool:
+    """Whether it reads y in place of x, of these dtypes, where it can."""
+    return is_exact(y, x) or op.from_rounded_result
 
 
 def is_exact(y: torch.dtype, x: torch.dtype) -> bool:

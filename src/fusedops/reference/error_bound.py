@@ -129,10 +129,28 @@ def expected(
             torch.zeros_like(terms), [_apart(run.gradients[name], terms) for run in moved]
         )
         off = off + sum(_finite(run.gradients[name].abs()) for run in arriving)
+        if bound.op.from_rounded_result and bound.dtype is not bound.compute:
+            off = off + _of_rounded_result(bound, name, true.outputs["y"], upstream)
         off = independent(off.sum_to_size(shape), off.square().sum_to_size(shape))
         error = _by_row(error, bound) if whole else error
         found[f"gradient of {name}"] = Expected(value, error, off)
     return found
+
+
+def _of_rounded_result(
+    bound: Bound, name: str, y: Tensor, upstream: Mapping[str, Tensor]
+) -> Tensor:
+    """How far a gradient is off that a softmax computes from a y that was rounded."""
+    g = upstream["y"].double() if "y" in upstream else torch.zeros_like(y)
+    half = ulp(y, bound.dtype) / 2
+    off = (g.abs() * half).sum(bound.reduced, keepdim=True)  # of the sum
+    if name in bound.op.row_operands:
+        return _finite(off * (1 - y.sum(bound.reduced, keepdim=True)).abs())
+    total = (g * y).sum(bound.reduced, keepdim=True)
+    for key, value in upstream.items():
+        if key in bound.op.statistics:
+            total = total - value.double().reshape(total.shape)
+    return _finite(half * (g - total).abs() + (y + half) * off)
 
 
 def independent(total: Tensor, squares: Tensor) -> Tensor:

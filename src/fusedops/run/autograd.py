@@ -23,8 +23,8 @@ from fusedops.errors import UnsupportedError
 from fusedops.plan.placing import columns_apart
 from fusedops.plan.saved_tensors import (
     RESULT,
-    is_exact,
     joining_name,
+    reads_result,
 )
 from fusedops.reference.unfused import run
 from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
@@ -267,7 +267,7 @@ def _save(
 ) -> tuple[Tensor, ...]:
     """Save what the backward pass reads, after `further`; `noted` is that of `_note_arguments`."""
     given, names, tensors = noted
-    if recipe.result and is_exact(outputs[0].dtype, x.dtype):
+    if recipe.result and reads_result(op, outputs[0].dtype, x.dtype):
         names.append(RESULT)
         tensors.append(outputs[0])
         given["x"] = (x.dtype, x.shape)

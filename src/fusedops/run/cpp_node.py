@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT
-from fusedops.plan.saved_tensors import RESULT, is_exact, joining_name
+from fusedops.plan.saved_tensors import RESULT, joining_name, reads_result
 from fusedops.run.autograd import Saved, drawn_for, gradients_once, named, options_of
 from fusedops.run.contiguous import reduces_several
 from fusedops.run.recipe import recipe_of
@@ -100,7 +100,7 @@ def make_program(
         draw = functools.partial(_draw, op)
         backward["generator"] = Source.DRAWN, 0
     dtype = options.get("dtype", x.dtype)
-    if recipe.result and is_exact(dtype, x.dtype):
+    if recipe.result and reads_result(op, dtype, x.dtype):
         backward[RESULT] = Source.SAVED_OUTPUT, 0
         backward["x"] = Source.DESCRIPTION, 1
     else:

@@ -34,9 +34,9 @@ from fusedops.plan.planner import plan, plan_loaded
 from fusedops.plan.reading import USUAL, Hints, Reading
 from fusedops.plan.saved_tensors import (
     RESULT,
-    is_exact,
     joining_name,
     may_start_from_result,
+    reads_result,
     saved_name,
 )
 from fusedops.plan.wanted_gradients import WantedGradients
@@ -244,7 +244,7 @@ def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -
     wanted -= bound.op.undifferentiated
     bound = bound.differentiated
     op = bound.op
-    from_result = may_start_from_result(op) and is_exact(bound.dtype, bound.x.dtype)
+    from_result = may_start_from_result(op) and reads_result(op, bound.dtype, bound.x.dtype)
     return Gradient(op, wanted, joining, from_result=from_result)
 
 

@@ -30,7 +30,7 @@ class Recipe(NamedTuple):
         kept: Whether each operand is saved, in the order of `op.slots`.
         streams: For each saved stream that is read again: the index of its output, and the keyword
             under which the backward call gets it.
-        result: Whether y is saved in place of x if it `is_exact`.
+        result: Whether y is saved in place of x if it `reads_result`.
     """
 
     wanted: frozenset[str]

@@ -39,7 +39,7 @@ from fusedops.bind.bind import KEPT, Bound, bind
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
-from fusedops.plan.saved_tensors import RESULT, is_exact
+from fusedops.plan.saved_tensors import RESULT, reads_result
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import Saved, run_backward
 from fusedops.run.first_derivative import refuse_second
@@ -228,7 +228,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
             f"{op.name}: the gradient of this STORE reads the product, which was not saved; put "
             "fo.Save before its functors"
         )
-    result = recipe.result and is_exact(call.dtype, call.x.dtype)
+    result = recipe.result and reads_result(op, call.dtype, call.x.dtype)
     names = [RESULT] if result else ["x"] if recipe.x else []
     for name, wanted in zip(op.slots, recipe.kept, strict=True):
         if wanted and name in known:
