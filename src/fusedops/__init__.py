@@ -29,6 +29,7 @@ _NAMES = [
     "Functor",
     "FusedOpsError",
     "GroupNorm",
+    "GroupedLinear",
     "InstanceNorm",
     "L2Norm",
     "L2NormResult",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.integrations.patch import patch as patch
     from fusedops.integrations.patch import unpatch as unpatch
     from fusedops.product import MLP as MLP
+    from fusedops.product import GroupedLinear as GroupedLinear
     from fusedops.product import Linear as Linear
     from fusedops.product import Matmul as Matmul
 

@@ -112,6 +112,14 @@ WANTED = (
         "fo.Matmul(store=[fo.Scale('scale'), fo.Causal()])",
     ),
     Wanted(
+        ("GroupedGEMM", "grouped_mm", "GroupedMM", "RaggedDot", "MoE", "Experts"),
+        "rows that are sorted by expert are those of a GroupedLinear",
+        "fusedops.GroupedLinear(store=[fusedops.Scale('router')])",
+        "linear layers of experts",
+        "how-to/products.md",
+        "fo.GroupedLinear(store=[fo.Bias('b')], by_expert=['b'])",
+    ),
+    Wanted(
         ("SwiGLU", "GEGLU", "ReGLU", "GLU", "silu_and_mul", "gelu_and_mul"),
         "the gate is a functor, in a Map or after a product; activation= names its function",
         "fusedops.Map(load=[fusedops.Gate('gate', activation='silu')])",

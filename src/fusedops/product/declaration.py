@@ -70,9 +70,9 @@ class ProductOp(CalledOp):
             )
         return super().__new__(cls, *arguments, **named)
 
-    def __init__(self, chains: Mapping[str, Iterable[Functor]]) -> None:
+    def __init__(self, chains: Mapping[str, Iterable[Functor]], **constants: Any) -> None:
         name = self.title
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, Any] = constants
         self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
         self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
         for each in self.epilogues[:-1]:

@@ -64,8 +64,8 @@ class SingleProduct(ProductOp):
     #: The product as it is written, in the names of the inputs.
     formula: ClassVar[str]
 
-    def __init__(self, store: Iterable[Functor] = ()) -> None:
-        super().__init__({"store": store})
+    def __init__(self, store: Iterable[Functor] = (), **constants: Any) -> None:
+        super().__init__({"store": store}, **constants)
         self.store = self.chains["store"]
         self.has_added = self.store[0].has_added if self.store else None
         self.available = True

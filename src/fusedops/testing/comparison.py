@@ -14,6 +14,7 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
+from fusedops.product.grouped import GroupedLinear
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import Expected, expected
@@ -140,6 +141,8 @@ def compare(
         cases = [*_cases(op, {"x": bound.x.detach(), **bound.operands}, bound)]
     else:
         first, second = (*factors, None, None)[:2]
+        if isinstance(op, GroupedLinear):
+            op, arguments = op.over_groups(first, second, arguments)
         op.check(first, second)
         operands = {key: one for key, one in arguments.items() if key not in options}
         pair = (first.detach(), second.detach())

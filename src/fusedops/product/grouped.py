@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""GroupedLinear: a linear layer of many weights, each for a group of rows, and a STORE after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops._runtime import Delegate
+from fusedops.declare.interactive import CallSignature
+from fusedops.errors import shortened
+from fusedops.explain.report import ProductExplanation
+from fusedops.functors import Functor, Role
+from fusedops.product.choice import Choice
+from fusedops.product.declaration import TAKEN
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import as_factor, check_factors, factor_dtype, wrong_shape
+from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
+from fusedops.product.report import explain_product
+from fusedops.product.single import SingleProduct
+
+__all__ = ["GroupedLinear", "SettledGroups"]
+
+#: The operand of a call that says which rows are whose.
+OFFSETS = "offsets"
+
+
+class GroupedLinear(SingleProduct):
+    """``y[t] = store(x[t] @ w[g(t)].T)``: a linear layer of each group of rows, as of experts.
+
+    A call is ``op(x, w, offsets=..., **operands, **options)``: x of shape (T, K), whose rows are
+    sorted by group, and w of shape (E, N, K), one weight as of `torch.nn.Linear` for each group.
+    offsets are integers on x's device: of shape (E + 1,) where each group begins and the last one
+    ends, or of shape (E,) the number of rows of each group. Nothing is read on the host, so groups
+    may have any sizes, none among them, in a CUDA graph too. Every row is in a group: rows before
+    the first offset are in the first group, and rows after the last one in the last group. So give
+    padding rows zeros, and ignore what they give. Both factors are float16, bfloat16, float32 or
+    float64, of one dtype unless torch.autocast is on. y has shape (T, N) and the dtype of the
+    product, unless ``dtype=`` says another.
+
+    Operands broadcast against (T, N), as those of a `Map` against its x: of shape (N,) by column,
+    (T, 1) by row (the router's weight as a `Scale`), (T, N) by element. Those that `by_expert`
+    names have a first dimension of E, of shapes (E, N), (E, 1) or (E,) (one number for each group),
+    and each row takes the entry of its group; the gradient is the sum of the group's rows in a
+    fixed order. Dropouts draw by rows of x.
+
+    The product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or
+    where torch has no grouped product, there is a product for each group, and the host reads the
+    offsets; that of float16 and float32 on a GPU reads them in torch. Products of bfloat16 on a GPU
+    can be captured. Rows of w and x begin at multiples of 16 bytes, or are copied.
+
+    Args:
+        store: The functors applied to the product, in order; none by default.
+        by_expert: The names of the operands that have an entry for each group.
+
+    Raises:
+        TypeError: store holds something that is no functor, or an argument is unknown. A call: a
+            factor is no floating tensor, or they have two dtypes, or offsets are no integers.
+        ValueError: A functor has no meaning in a STORE, or by_expert names no operand of it. A
+            call: a shape or a device does not fit, or, on a CPU, offsets decrease or leave x.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.GroupedLinear(store=[fo.Bias("b"), fo.Scale("router")], by_expert=["b"])
+    >>> x, w = torch.ones(3, 2), torch.tensor([[[1.0, 1.0]], [[2.0, 2.0]]])
+    >>> b, router = torch.tensor([[0.5], [0.25]]), torch.tensor([[1.0], [2.0], [1.0]])
+    >>> op(x, w, offsets=torch.tensor([0, 2, 3]), b=b, router=router)
+    tensor([[2.5000],
+            [5.0000],
+            [4.2500]])
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("x", "w")
+    formula: ClassVar[str] = "x[group] @ w[group].T"
+    __signature__ = CallSignature(inputs, (OFFSETS, *TAKEN))
+
+    def __init__(self, store: Iterable[Functor] = (), by_expert: Iterable[str] = ()) -> None:
+        names = (by_expert,) if isinstance(by_expert, str) else tuple(by_expert)
+        super().__init__(store, **({"by_expert": names} if names else {}))
+        roles = {one.name: one.role for one in self.operands}
+        for name in names:
+            if roles.get(name) is not Role.VALUE:
+                known = [key for key, role in roles.items() if role is Role.VALUE]
+                raise ValueError(
+                    f"{self.title}: by_expert names {name!r}, which is no operand of floating "
+                    f"numbers; the STORE has {', '.join(map(repr, known)) or 'none'}"
+                )
+        if OFFSETS in self.slots:
+            raise ValueError(
+                f"{self.title}: an operand cannot be named {OFFSETS!r}, by which a call gives the "
+                "groups; choose another name"
+            )
+        self.by_expert = names
+        self.slots = {name: at for at, name in enumerate((OFFSETS, *self.slots), 1)}
+        self._able = False  # no kernel of ours walks groups
+
+    def called(self, epilogue: Epilogue) -> None:
+        """Run calls by this epilogue, whose op's name errors and profilers give."""
+        self.epilogue = epilogue
+        several = epilogue.result_type if len(epilogue.outputs) > 1 else None
+        kinds = [*epilogue.kinds, (OFFSETS, _runtime.SLOT_TENSOR)]
+        self.dispatch(kinds, several, epilogue.label)
+
+    def check(self, first: Any, second: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
+        check_factors(self.name, self.inputs, (first, second))
+        if first.dim() != 2:
+            cure = "rows of all batches are one dimension, sorted by group: x.flatten(0, -2)"
+            raise wrong_shape(self.name, "x", first, "(T, K)", cure)
+        columns = first.shape[1]
+        if second.dim() != 3 or second.shape[2] != columns or not second.shape[0]:
+            cure = "w has one weight for each group, each as of torch.nn.Linear"
+            if second.dim() == 3 and second.shape[1] == columns:
+                cure = "pass w.mT: the rows of each weight are the outputs, as in torch.nn.Linear"
+            elif second.dim() == 2:
+                cure = "a single weight for all rows is that of Linear"
+            wanted = f"(E, N, {columns}) for x of shape {tuple(first.shape)}"
+            raise wrong_shape(self.name, "w", second, wanted, cure)
+
+    def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]:
+        """The shape of the product of checked factors."""
+        return (first.shape[0], second.shape[1])
+
+    def implementation(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Delegate:
+        """What runs all calls like this one, whose factors have been checked."""
+        self._check_groups(first, second, arguments)
+        return Delegate(self._run_apart if first.is_cuda else self._run_checked)
+
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
+        self._check_groups(first, second, arguments)
+        return self._run_apart(first, second, **arguments)
+
+    def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked as torch operations."""
+        self._check_groups(first, second, arguments)
+        return self._run_apart(first, second, way="unfused", **arguments)
+
+    def explain(
+        self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
+    ) -> ProductExplanation:
+        """Say what a call with these arguments would run and why, without running it.
+
+        Returns a `ProductExplanation`; print it.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a call.
+        """
+        first, second = self.given((first, second), arguments)
+        self._check_groups(first, second, arguments)
+        del arguments[OFFSETS]
+        for name in self.by_expert:
+            if isinstance(table := arguments.get(name), Tensor):
+                made = table.new_empty((first.shape[0], *self._entry(table)))
+                arguments[name] = made.requires_grad_(table.requires_grad)
+        return explain_product(self, first, second, arguments)
+
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """Why two kernels run a call."""
+        if by_torch(factor_dtype(first)):
+            return Choice(None, "no kernel of fusedops multiplies groups of rows yet")
+        return Choice(
+            None,
+            f"of {factor_dtype(first)} there is a product for each group, and the host reads where "
+            "groups end",
+        )
+
+    def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
+        """Run a call on a CPU, where it costs little to look at the offsets."""
+        offsets = arguments[OFFSETS]
+        rows, counts = first.shape[0], offsets.shape[0] == second.shape[0]
+        steps = offsets if counts else offsets.diff()
+        total = int(offsets.sum()) if counts else int(offsets[-1])
+        if (steps < 0).any() or total > rows or (not counts and int(offsets[0]) < 0):
+            wanted = f"from 0 to x's {rows} rows, and not decrease"
+            if counts:
+                wanted = f"counts, none below 0, of x's {rows} rows at most"
+            got = shortened(offsets.tolist())
+            raise ValueError(f"{self.name}: offsets must be {wanted}, got {got}")
+        return self._run_apart(first, second, **arguments)
+
+    def _run_apart(
+        self, first: Tensor, second: Tensor, /, way: str = "__call__", **arguments: Any
+    ) -> Any:
+        """Run a call by torch's product and a kernel of the functors, or another way of these."""
+        dtype, rows = factor_dtype(first), first.shape[0]
+        ends = ends_of(arguments.pop(OFFSETS), rows, second.shape[0])
+        z = grouped_product(first.to(dtype), as_factor(second, dtype), ends)
+        for name in self.by_expert:
+            if isinstance(table := arguments.get(name), Tensor):
+                entries = table.reshape(table.shape[0], *self._entry(table))
+                arguments[name] = rows_of_groups(entries, ends, rows)
+        if self.alone(first, arguments):
+            return z
+        return self.run_store(self.epilogue, z, arguments, way)
+
+    def over_groups(
+        self, first: Any, second: Any, arguments: dict[str, Any]
+    ) -> tuple[SettledGroups, dict[str, Any]]:
+        """The call as one whose groups are known: its op, and its operands, by row or by column.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit.
+        """
+        first, second = self.given((first, second), arguments)
+        arguments = {**arguments}
+        self._check_groups(first, second, arguments)
+        ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
+        for name in self.by_expert:
+            if isinstance(table := arguments.get(name), Tensor):
+                entries = table.detach().reshape(table.shape[0], *self._entry(table))
+                arguments[name] = rows_of_groups(entries, ends, first.shape[0])
+        return SettledGroups(self.store, ends), arguments
+
+    @staticmethod
+    def _entry(table: Tensor) -> tuple[int, ...]:
+        """The shape in which a row takes its entry."""
+        return tuple(table.shape[1:]) or (1,)
+
+    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError for offsets, or operands by group, that do not fit."""
+        self.check_names(arguments)
+        offsets, groups = arguments[OFFSETS], second.shape[0]
+        if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
+            kind = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
+            raise TypeError(
+                f"{self.name}: offsets must be a tensor of int32 or int64 on x's device, got "
+                f"{kind}; torch.bincount(expert, minlength={groups}) counts rows"
+            )
+        if offsets.dim() != 1 or offsets.shape[0] not in (groups, groups + 1):
+            raise ValueError(
+                f"{self.name}: offsets must have shape ({groups + 1},), where each group begins "
+                f"and the last one ends, or ({groups},), the rows of each group, for w of shape "
+                f"{tuple(second.shape)}, got {tuple(offsets.shape)}"
+            )
+        if offsets.device != first.device:
+            raise ValueError(
+                f"{self.name}: offsets must be on x's device {first.device}, got {offsets.device}; "
+                f"move them with .to({str(first.device)!r})"
+            )
+        columns = second.shape[1]
+        for name in self.by_expert:
+            table = arguments.get(name)
+            if not isinstance(table, Tensor):
+                continue
+            entry = tuple(table.shape[1:])
+            if table.dim() == 0 or table.shape[0] != groups or entry not in ((), (1,), (columns,)):
+                raise ValueError(
+                    f"{self.name}: operand {name!r}, which by_expert names, must have shape "
+                    f"({groups}, {columns}), ({groups}, 1) or ({groups},), got "
+                    f"{tuple(table.shape)}; one of all groups is not named there"
+                )
+
+
+class SettledGroups(SingleProduct):
+    """A `GroupedLinear` whose groups are part of the op, which tests compare with float64.
+
+    Args:
+        store: The functors after the product.
+        ends: Where the groups end (`grouped_product.ends_of`); fewer rows end the last ones early.
+    """
+
+    inputs = GroupedLinear.inputs
+    formula = GroupedLinear.formula
+    check = GroupedLinear.check
+    shape = GroupedLinear.shape
+
+    def __init__(self, store: Iterable[Functor], ends: Tensor) -> None:
+        super().__init__(store)
+        self._ends = ends
+        self._able = False
+
+    def product(self, first: Tensor, second: Tensor, operand: Tensor | None = None, /) -> Tensor:
+        """The product, by torch."""
+        rows = first.shape[0]
+        begins = self._ends.new_zeros(1)
+        ends = ends_of(torch.cat([begins, self._ends.clamp(max=rows)]), rows, len(self._ends))
+        return grouped_product(first, second, ends)

@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Products of groups of rows, each with a matrix of its own, by torch, and their gradients.
+
+The groups follow one another, and where each one ends is known on the device alone. Both functions
+here are differentiated by one another, as often as needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fusedops.errors import UnsupportedError
+from fusedops.run.table_gradients import sorted_sums
+
+__all__ = ["by_torch", "ends_of", "group_of_rows", "grouped_product", "rows_of_groups"]
+
+#: torch's own product of groups; it has been public since 2.10.
+_BY_TORCH: Any = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+#: The bytes at whose multiples torch wants rows to begin.
+_ALIGNED = 16
+
+
+def by_torch(dtype: torch.dtype) -> bool:
+    """Whether torch multiplies groups of this dtype in one call."""
+    return _BY_TORCH is not None and dtype in _DTYPES
+
+
+def ends_of(offsets: Tensor, rows: int, groups: int) -> Tensor:
+    """Where each group ends, as int32, of offsets (groups + 1,) or counts (groups,).
+
+    Rows before the first offset are those of the first group, rows after the last one those of the
+    last group: so each row is in a group, and no element of a result is left as it was.
+    """
+    ends = offsets.cumsum(0) if offsets.shape[0] == groups else offsets[1:]
+    return torch.cat([ends[:-1], ends.new_full((1,), rows)]).to(torch.int32)
+
+
+def group_of_rows(ends: Tensor, rows: int) -> Tensor:
+    """The group of each row, of shape (rows,), computed on the device."""
+    numbers = torch.arange(rows, dtype=torch.int32, device=ends.device)
+    return torch.searchsorted(ends, numbers, right=True, out_int32=True)
+
+
+def grouped_product(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+    """The product ``x[group] @ w[group].T`` of each group of rows, below one another.
+
+    Args:
+        x: The rows, of shape (T, K).
+        w: A matrix for each group, of shape (E, N, K), in the same dtype.
+        ends: Where the groups end, of shape (E,) and int32; the last one is T.
+    """
+    result: Tensor = _Product.apply(x, w, ends)
+    return result
+
+
+def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
+    """For each row the entry of its group in a table of shape (E, n)."""
+    result: Tensor = _Rows.apply(table, ends, rows)
+    return result
+
+
+class _Product(torch.autograd.Function):
+    """``x[group] @ w[group].T`` for each group."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        return _multiplied(x, w.mT, ends)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        x, w, ends = inputs
+        of_x, of_w, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if of_w else None, w if of_x else None, ends)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, ends = ctx.saved_tensors
+        dx = None if w is None else _Product.apply(dz, w.mT, ends)
+        dw = None if x is None else _Outer.apply(dz, x, ends)
+        return dx, dw, None
+
+
+class _Outer(torch.autograd.Function):
+    """``a[group].T @ b[group]`` for each group, zeros for one of no rows."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+        return _multiplied(a.mT, b, ends)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, ends = ctx.saved_tensors
+        of_a, of_b, _ = ctx.needs_input_grad
+        da = _Product.apply(b, dw, ends) if of_a else None
+        db = _Product.apply(a, dw.mT, ends) if of_b else None
+        return da, db, None
+
+
+class _Rows(torch.autograd.Function):
+    """The entry of each row's group; its gradient is a sum of rows in a fixed order."""
+
+    @staticmethod
+    def forward(table: Tensor, ends: Tensor, rows: int) -> Tensor:
+        return table.index_select(0, group_of_rows(ends, rows))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None, None]:
+        (ends,) = ctx.saved_tensors
+        return _Sums.apply(each, ends), None, None
+
+
+class _Sums(torch.autograd.Function):
+    """The sum of the rows of each group, zeros for one of no rows."""
+
+    @staticmethod
+    def forward(each: Tensor, ends: Tensor) -> Tensor:
+        return _summed(each, ends)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        each, ends = inputs
+        ctx.save_for_backward(ends)
+        ctx.rows = each.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, sums: Tensor) -> tuple[Tensor, None]:
+        (ends,) = ctx.saved_tensors
+        return _Rows.apply(sums, ends, ctx.rows), None
+
+
+def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """``a @ b``, of groups along the dimension that is not the batch of b.
+
+    Args:
+        a: Of shape (T, K), for a b of shape (E, K, N); of shape (M, T) for one of (T, N).
+        b: The right factor.
+        ends: Where the groups end in T.
+
+    Returns:
+        Of shape (T, N), or (E, M, N).
+    """
+    if not a.numel() or not b.numel():
+        lead = () if b.dim() == 3 else (ends.shape[0],)
+        return a.new_zeros((*lead, a.shape[0], b.shape[-1]))
+    if by_torch(a.dtype):
+        result: Tensor = _BY_TORCH(_readable(a), _readable(b), offs=ends)
+        return result
+    if a.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(
+            f"GroupedLinear: products of {a.dtype} run group by group, of sizes that the host has "
+            "to read, which no CUDA graph can capture; capture bfloat16"
+        )
+    begin, made = 0, []
+    for group, end in enumerate(ends.tolist()):
+        if b.dim() == 3:
+            made.append(a[begin:end] @ b[group])
+        else:
+            made.append(a[:, begin:end] @ b[begin:end])
+        begin = end
+    return torch.cat(made) if b.dim() == 3 else torch.stack(made)
+
+
+def _readable(matrices: Tensor) -> Tensor:
+    """Matrices that torch's grouped product can read: a copy where it cannot read these.
+
+    Of rows or columns the elements have to be neighbours, and all of them begin at multiples of 16
+    bytes.
+    """
+    step = _ALIGNED // matrices.element_size()
+    traced = torch.compiler.is_compiling() or type(matrices) not in (Tensor, torch.nn.Parameter)
+    known = traced or matrices.data_ptr() % _ALIGNED == 0  # what is traced has no address
+    for one in (matrices, matrices.mT):
+        lead, inner = one.stride()[:-1], one.stride(-1)
+        if known and inner == 1 and lead[-1] >= one.shape[-1] and not any(n % step for n in lead):
+            return matrices
+    columns = matrices.shape[-1]
+    padded = functional.pad(matrices, (0, -columns % step))
+    if padded.shape[-1] == columns:
+        return padded.clone(memory_format=torch.contiguous_format)
+    return padded[..., :columns]
+
+
+def _summed(rows: Tensor, ends: Tensor) -> Tensor:
+    """The sum of each group's rows, in an order that the sizes alone decide."""
+    if rows.is_cuda and rows.dtype is torch.bfloat16 and by_torch(rows.dtype):
+        # As a product it reads each row once, and adds up in float32.
+        ones = rows.new_ones((rows.shape[0], _ALIGNED // rows.element_size()))
+        return _multiplied(ones.mT, rows, ends)[:, 0]
+    group = group_of_rows(ends, rows.shape[0])
+    wide = rows if rows.dtype is torch.float64 else rows.float()
+    return sorted_sums(wide.t(), group, ends.shape[0]).t().to(rows.dtype)

@@ -1,0 +1,279 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""GroupedLinear: products of groups of rows, their operands by expert, and what is refused."""
+
+import pickle
+
+import pytest
+import torch
+from cases import raises, randn, same_bits, thorough
+
+import fusedops as fo
+from fusedops.product import grouped_product
+from fusedops.testing import check
+
+BIASED = fo.GroupedLinear(
+    store=[fo.Bias("b"), fo.Scale("router"), fo.Residual("r", save="stream")], by_expert=["b"]
+)
+
+#: The rows of each group.
+COUNTS = {
+    "some": [4, 0, 5, 2],
+    "empty ends": [0, 6, 5, 0],
+    "all in one": [0, 0, 11, 0],
+    "none": [0, 0, 0, 0],
+}
+
+
+def given(device, dtype=torch.float32, counts=(4, 0, 5, 2), k=16, n=24):
+    rows, groups = sum(counts), len(counts)
+    tensors = {
+        "x": randn(rows, k, dtype=dtype, device=device, seed=1),
+        "w": randn(groups, n, k, dtype=dtype, device=device, seed=2),
+        "b": randn(groups, n, dtype=dtype, device=device, seed=3),
+        "router": randn(rows, 1, dtype=dtype, device=device, seed=4),
+        "r": randn(rows, n, dtype=dtype, device=device, seed=5),
+    }
+    return {name: one.requires_grad_() for name, one in tensors.items()}
+
+
+def offsets_of(counts, device, dtype=torch.int64):
+    return torch.tensor([0, *counts], device=device, dtype=dtype).cumsum(0).to(dtype)
+
+
+def by_loop(x, w, b, router, r, counts):
+    """The op, group by group."""
+    parts = [rows @ one.mT + bias for rows, one, bias in zip(x.split(counts), w, b, strict=True)]
+    return torch.cat(parts) * router + r
+
+
+def step(call, tensors, seed=9):
+    """The output and the gradients of all tensors, from a random upstream gradient."""
+    y = call(**tensors)
+    upstream = randn(*y.shape, device=y.device, seed=seed).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, [*tensors.values()], upstream)]
+
+
+def run(tensors, offsets, op=BIASED, **options):
+    x, w, *_ = tensors.values()
+    others = {key: one for key, one in tensors.items() if key not in "xw"}
+    return op(x, w, offsets=offsets, **others, **options)
+
+
+def near(found, want, dtype, counts, k=16, n=24):
+    """Within what sums of so many terms of these sizes, rounded twice, may be off."""
+    terms = max(k, n, *counts) + 2
+    eps = torch.finfo(dtype).eps
+    for one, exact in zip(found, want, strict=True):
+        # The terms are normal numbers and products of up to three; 8 is beyond all of their sizes.
+        assert one.dtype is dtype
+        assert torch.isfinite(one).all()
+        assert (one.double() - exact).abs().max() <= 8 * eps * terms if one.numel() else True
+
+
+class TestValues:
+    @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+    @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float64)])
+    def test_against_a_loop(self, device, dtype, counts):
+        tensors = given(device, dtype, counts)
+        offsets = offsets_of(counts, device)
+        found = step(lambda **given: run(given, offsets).y, tensors)
+        exact = {name: one.detach().double().requires_grad_() for name, one in tensors.items()}
+        near(found, step(lambda **given: by_loop(**given, counts=counts), exact), dtype, counts)
+
+    @pytest.mark.parametrize("sizes", [(16, 24), *thorough((9, 11), (1, 1), (8, 3))])
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float16)])
+    def test_check(self, device, dtype, sizes):
+        """Every case of `check`, in 16 bits, odd columns among them."""
+        k, n = sizes
+        tensors = given(device, dtype, k=k, n=n)
+        x, w, b, router, r = tensors.values()
+        check(BIASED, x, w, offsets=offsets_of((4, 0, 5, 2), device), b=b, router=router, r=r)
+
+    def test_counts_and_padding(self, device):
+        """Offsets or counts, of either integer; rows after the last offset are the last group's."""
+        tensors = given(device)
+        want = run(tensors, offsets_of((4, 0, 5, 2), device))
+        for dtype in (torch.int32, torch.int64):
+            counts = torch.tensor([4, 0, 5, 2], dtype=dtype, device=device)
+            short = torch.tensor([0, 4, 4, 9, 9], dtype=dtype, device=device)
+            for groups in (counts, short, counts.expand(2, 4)[1]):
+                assert same_bits(run(tensors, groups).y, want.y)
+
+    def test_sums_by_expert_keep_their_bits(self, device):
+        counts = (300, 0, 1, 700)
+        tensors = given(device, counts=counts)
+        offsets = offsets_of(counts, device)
+        first, again = (step(lambda **given: run(given, offsets).y, tensors) for _ in range(2))
+        assert all(map(same_bits, first, again))
+
+    @pytest.mark.parametrize("shape", [(4, 1), (4,)])
+    def test_a_number_for_each_expert(self, device, shape):
+        op = fo.GroupedLinear([fo.Scale("s")], by_expert="s")
+        x, w, *_ = (one.detach() for one in given(device).values())
+        s = randn(*shape, device=device).requires_grad_()
+        y = op(x, w, offsets=offsets_of((4, 0, 5, 2), device), s=s)
+        plain = fo.GroupedLinear()(x, w, offsets=offsets_of((4, 0, 5, 2), device))
+        rows = s.detach().view(-1).repeat_interleave(torch.tensor([4, 0, 5, 2], device=device))
+        assert same_bits(y.detach(), plain * rows[:, None])
+        (of_s,) = torch.autograd.grad(y.sum(), s)
+        assert of_s.shape == s.shape
+        assert of_s.view(-1)[1] == 0
+
+    def test_dropout_counts_rows_of_x(self, device):
+        op = fo.GroupedLinear([fo.Dropout("p")])
+        x, w, *_ = given(device).values()
+        y = op(x, w, offsets=offsets_of((4, 0, 5, 2), device), p=0.5, generator=(3, 0))
+        kept = op.dropout_mask((11, 24), 3, 0, 0.5).to(device)
+        assert torch.equal(y != 0, kept)
+
+    def test_odd_layouts(self, device):
+        """Rows that no bulk copy could read, and an upstream gradient that has no memory."""
+        tensors = given(device)
+        want = step(lambda **given: run(given, offsets_of((4, 0, 5, 2), device)).y, tensors)
+        x, w, *others = (one.detach() for one in tensors.values())
+        wide = torch.full((11, 34), torch.nan, device=device)[:, 1::2][:, :16].copy_(x)
+        turned = w.mT.contiguous().mT
+        odd = dict(zip(tensors, (wide, turned, *others), strict=True))
+        odd = {name: one.requires_grad_() for name, one in odd.items()}
+        found = step(lambda **given: run(given, offsets_of((4, 0, 5, 2), device)).y, odd)
+        near(found, [one.double() for one in want], torch.float32, (11,))
+        op = fo.GroupedLinear()
+        y = op(odd["x"], odd["w"], offsets=offsets_of((4, 0, 5, 2), device))
+        of_w = torch.autograd.grad(y.sum(), odd["w"])[0]
+        assert torch.allclose(of_w[0], x[:4].sum(0).expand(24, 16), atol=1e-5)
+
+    def test_nan_stays_in_its_group(self, device):
+        x, w, *_ = (one.detach().clone() for one in given(device).values())
+        w[2, 0, 0] = torch.nan
+        y = fo.GroupedLinear()(x, w, offsets=offsets_of((4, 0, 5, 2), device))
+        assert y.isnan().sum() == 5
+        assert y[4:9, 0].isnan().all()
+
+    def test_second_derivative(self, device):
+        """Of the unfused chain, through products of groups in both directions."""
+        x, w, b, *_ = given(device, torch.float64, (2, 0, 1), 2, 3).values()
+        op = fo.GroupedLinear([fo.Bias("b")], by_expert=["b"])
+
+        def call(*tensors):
+            x, w, b = tensors
+            return op.unfused(x, w, offsets=offsets_of((2, 0, 1), device), b=b)
+
+        assert torch.autograd.gradcheck(call, (x, w, b))
+        assert torch.autograd.gradgradcheck(call, (x, w, b))
+
+
+class TestCalls:
+    def test_in_turn_where_torch_has_no_product(self, device, monkeypatch):
+        tensors, offsets = given(device), offsets_of((4, 0, 5, 2), device)
+        want = step(lambda **given: run(given, offsets).y, tensors)
+        monkeypatch.setattr(grouped_product, "_BY_TORCH", None)
+        found = step(lambda **given: run(given, offsets).y, tensors)
+        near(found, [one.double() for one in want], torch.float32, (11,))
+
+    def test_compiled(self, device):
+        tensors, offsets = given(device), offsets_of((4, 0, 5, 2), device)
+        compiled = torch.compile(
+            lambda **given: run(given, offsets).y, fullgraph=True, backend="aot_eager"
+        )
+        found, want = step(compiled, tensors), step(lambda **given: run(given, offsets).y, tensors)
+        assert all(map(same_bits, found, want))
+
+    def test_autocast(self, device):
+        tensors, offsets = given(device), offsets_of((4, 0, 5, 2), device)
+        with torch.autocast(device, torch.bfloat16):
+            y = run(tensors, offsets).y
+        assert y.dtype is torch.bfloat16
+        assert tensors["w"].grad is None
+        assert torch.autograd.grad(y.sum(), tensors["w"])[0].dtype is torch.float32
+
+    def test_explain(self, device):
+        tensors, offsets = given(device), offsets_of((4, 0, 5, 2), device)
+        told = BIASED.explain(
+            tensors["x"], tensors["w"], offsets=offsets, b=tensors["b"],
+            router=tensors["router"], r=tensors["r"],
+        )  # fmt: skip
+        assert told.flops == 2 * 11 * 16 * 24
+        assert "no kernel of fusedops multiplies groups" in str(told)
+        x, w = (tensors[name].double() for name in "xw")
+        told = fo.GroupedLinear([fo.Scale("s")]).explain(x, w, offsets=offsets, s=0.5)
+        assert "the host reads where groups end" in str(told)
+
+    def test_is_a_value(self):
+        assert pickle.loads(pickle.dumps(BIASED)) == BIASED
+        assert fo.GroupedLinear(BIASED.store) != BIASED
+        assert "by_expert=('b',)" in repr(BIASED)
+
+    @pytest.mark.gpu
+    def test_in_a_cuda_graph(self):
+        """Captured once, replayed with other groups; the host never waits."""
+        tensors = {
+            name: one.detach().requires_grad_()
+            for name, one in given("cuda", torch.bfloat16, (64, 0, 40, 24)).items()
+        }
+        offsets = offsets_of((64, 0, 40, 24), "cuda")
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                step(lambda **given: run(given, offsets).y, tensors)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = step(lambda **given: run(given, offsets).y, tensors)
+        for counts in ((64, 0, 40, 24), (0, 128, 0, 0), (1, 2, 3, 122)):
+            offsets.copy_(offsets_of(counts, "cuda"))
+            for one in found:
+                one.fill_(torch.nan)
+            graph.replay()
+            assert all(map(same_bits, found, step(lambda **g: run(g, offsets).y, tensors)))
+
+
+class TestRefusals:
+    def test_groups(self, device):
+        x, w, *_ = given(device).values()
+        op = fo.GroupedLinear()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        for kind, parts, groups in (
+            (TypeError, ["offsets", "int32 or int64", "list", "bincount"], [0, 4, 4, 9, 11]),
+            (TypeError, ["offsets", "float32"], offsets.float()),
+            (ValueError, ["(5,)", "(4,)", "(3,)"], offsets[:3]),
+            (ValueError, ["offsets", "(1, 5)"], offsets[None]),
+        ):
+            with raises(kind, "GroupedLinear", *parts):
+                op(x, w, offsets=groups)
+        with raises(TypeError, "'offsets' is missing", "offsets=..."):
+            op(x, w)
+        with raises(TypeError, "2 positional arguments", "offsets="):
+            op(x, w, offsets)
+
+    def test_groups_that_a_cpu_sees(self):
+        x, w, *_ = given("cpu").values()
+        offsets = [0, 4, 3, 9, 11], [0, 4, 4, 9, 12], [-1, 4, 4, 9, 11]
+        for groups in (*offsets, [4, -1, 5, 3], [4, 0, 5, 3]):
+            with raises(ValueError, "offsets must be", "11 rows", str(groups)):
+                fo.GroupedLinear()(x, w, offsets=torch.tensor(groups))
+
+    def test_factors(self, device):
+        x, w, *_ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        op = fo.GroupedLinear()
+        for parts, factors in (
+            (["x must have shape (T, K)", "flatten"], (x[None], w)),
+            (["w must have shape (E, N, 16)", "w.mT"], (x, w.mT)),
+            (["w must have shape (E, N, 16)", "Linear"], (x, w[0])),
+        ):
+            with raises(ValueError, *parts):
+                op(*factors, offsets=offsets)
+
+    def test_operands(self, device):
+        x, w, b, *_ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        op = fo.GroupedLinear([fo.Bias("b")], by_expert=["b"])
+        with raises(ValueError, "'b'", "by_expert", "(4, 24), (4, 1) or (4,)", "(24,)"):
+            op(x, w, offsets=offsets, b=b[0])
+        with raises(ValueError, "'b' of shape (4, 24) does not broadcast"):
+            fo.GroupedLinear([fo.Bias("b")])(x, w, offsets=offsets, b=b)
+        with raises(ValueError, "by_expert names 'c'", "'b'"):
+            fo.GroupedLinear([fo.Bias("b")], by_expert=["c"])
+        with raises(ValueError, "cannot be named 'offsets'"):
+            fo.GroupedLinear([fo.Bias("offsets")])
