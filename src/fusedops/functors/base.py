@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
 __all__ = [
+    "WHOLE_ROW",
     "Functor",
     "Operand",
     "Place",
@@ -26,6 +27,10 @@ __all__ = [
     "Stream",
     "TableOf",
 ]
+
+
+#: The `block` of a functor that needs the largest value of a whole row; kWholeRow in C++.
+WHOLE_ROW = 0
 
 
 class Role(enum.Enum):
@@ -191,6 +196,29 @@ class Functor:
         A float32 tensor without dimensions. `apply` calls ``chain.maximum(name, value)``.
         """
         return None
+
+    @property
+    def block(self) -> int | None:
+        """The columns of a block whose largest value the functor needs (kBlock in C++), or None.
+
+        16, 32, 64 or 128 neighbouring columns, or `WHOLE_ROW`; last in a STORE alone.
+        """
+        return None
+
+    @property
+    def of_blocks(self) -> Stream | None:
+        """The output of one number for each block that a functor with a `block` writes, or None.
+
+        Its shape is that of x without the reduced dimensions, and then the number of blocks in a
+        row; or that number first, if the functor's `blocks_first` is true. `apply` calls
+        ``chain.keep_blocks(name, values)`` with one value a block in the last dimension.
+        """
+        return None
+
+    @property
+    def blocks_first(self) -> bool:
+        """Whether the number of a block is the first index of `of_blocks`, not the last."""
+        return False
 
     @property
     def draws(self) -> str | None:

@@ -15,6 +15,7 @@ form.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +27,7 @@ from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, View, kept_view, views_of
+from fusedops.generate.views import Number, View, blocks_view, kept_view, views_of
 from fusedops.plan.members import declared
 from fusedops.plan.placing import first_query, outline_of, placed, queries, row_maps, row_numbers
 from fusedops.plan.planned import Call, Launch, Pass, Planned, Results
@@ -171,6 +172,10 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
     views = dict(zip(parts, listed, strict=True))
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], one.op.kept, width)
+    for name in bound.op.of_blocks:
+        if ("out", name) in views:
+            rows = math.prod(bound.row_shape) if bound.op.store[-1].blocks_first else 1
+            views["out", name] = blocks_view(views["out", name], rows)
     call = Call(
         one,
         target,

@@ -138,6 +138,12 @@ class Chain:
         found = value.detach().abs()
         self.saved[name] = found.amax() if found.numel() else found.new_zeros(())
 
+    def keep_blocks(self, name: str, values: Tensor) -> None:
+        """Keep a number of each block as an output."""
+        found = values.detach()
+        first = self._bound.op.store[-1].blocks_first
+        self.saved[name] = found.movedim(-1, 0) if first else found
+
     def rounded(self, name: str, value: Tensor) -> Tensor:
         """A value as the stream of this name holds it; its gradient passes as it is."""
         dtype = self._bound.output_dtype(name)
