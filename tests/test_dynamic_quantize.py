@@ -302,3 +302,36 @@ def test_from_cpp(device, columns):
         want, known = expected(y, E4M3, per)
         assert torch.equal(codes_.cpu(), want)
         assert torch.equal(found.double().cpu(), known)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("per", ["row", 128])
+def test_torch_multiplies_by_it(per):
+    """Products of y and the scales by torch are products of what they stand for."""
+    if per == 128 and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("torch multiplies with scales of 1x128 on sm_90")
+    op = fo.Map(store=[fo.DynamicQuantize(E4M3, per=per, blocks_first=per == 128)])
+    x = randn(256, 512, device="cuda", dtype=torch.bfloat16)
+    w = randn(128, 512, device="cuda", dtype=torch.bfloat16, seed=1)
+    w[5] = 0
+    (a, of_a), (b, of_b) = op(x), op(w)
+    first, second = (of_a, of_b.t()) if per == "row" else (of_a.t(), of_b)
+    got = torch._scaled_mm(a, b.t(), scale_a=first, scale_b=second, out_dtype=torch.bfloat16)
+
+    def spread(scales):
+        rows = scales if per == "row" else scales.t()
+        return rows.double().repeat_interleave(512 if per == "row" else 128, -1)
+
+    read_a, read_b = a.double() * spread(of_a), b.double() * spread(of_b)
+    want = read_a @ read_b.t()
+    # One rounding to bfloat16, and sums in tensor cores, which keep 13 bits of a partial sum.
+    off = 2.0**-8 * want.abs() + 2.0**-12 * (read_a.abs() @ read_b.abs().t())
+    assert ((got.double() - want).abs() <= off).all()
+    # Half a step: of three bits of mantissa, or of the numbers below the least normal one.
+    sizes = [x.double().abs(), w.double().abs()]
+    steps = [
+        2.0**-4 * size + 2.0**-10 * spread(scales)
+        for size, scales in zip(sizes, (of_a, of_b), strict=True)
+    ]
+    off += steps[0] @ sizes[1].t() + sizes[0] @ steps[1].t() + steps[0] @ steps[1].t()
+    assert ((got.double() - x.double() @ w.double().t()).abs() <= off).all()
