@@ -31,7 +31,7 @@ def later(*cases):
 
 def expected(value, kind, per, scale="nearest"):
     """Codes and scales of a value of float32 or float64, by its definition; scales as doubles."""
-    value = value.detach().cpu()
+    value = value.detach().cpu().contiguous()
     columns, most = value.shape[-1], torch.finfo(kind).max
     size = columns if per == "row" else per
     y, scales = torch.empty(value.shape, dtype=torch.uint8), []
