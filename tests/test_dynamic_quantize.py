@@ -13,6 +13,7 @@ from test_quantize import codes, same
 
 import fusedops as fo
 from fusedops.bind.bind import bind
+from fusedops.functors import BLOCK_LAYOUTS
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
 from fusedops.plan import forward
@@ -99,7 +100,7 @@ def test_by_definition(device, columns, per, scale):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("per", ["row", 128, 64, 16])
 def test_every_kind(device, dtype, kind, scale, per):
-    op = fo.Map(store=[fo.DynamicQuantize(kind, per=per, blocks_first=True, **SCALES[scale])])
+    op = fo.Map(store=[fo.DynamicQuantize(kind, per=per, layout="columns", **SCALES[scale])])
     x = awkward(8, 264, dtype)
     value = x if dtype == torch.float64 else x.float()
     agree(op(x.to(device)), value, kind, per, scale, first=True)
@@ -186,6 +187,28 @@ def test_odd_tensors(device):
     assert torch.equal(both.scales.double().cpu(), of_blocks)
 
 
+@pytest.mark.parametrize("shape", [(3, 40), (5, 50, 130), *thorough((130, 1000))])
+def test_tiles(device, shape):
+    """The number of row r and block b by its place, and zeros where no row or block is."""
+    ops = [
+        fo.Map(store=[fo.DynamicQuantize(E4M3, per=16, scale_dtype=E8M0, layout=layout)])
+        for layout in ("rows", "tiles")
+    ]
+    x = randn(*shape, device=device)
+    rows = ops[0](x).scales.view(torch.uint8).flatten(0, -2).cpu()
+    across = -(-rows.shape[1] // 4)
+    want = torch.zeros(-(-len(rows) // 128) * across * 512, dtype=torch.uint8)
+    for r, row in enumerate(rows):
+        b = torch.arange(len(row))
+        tile = r // 128 * across + b // 4
+        want[tile * 512 + r % 32 * 16 + r % 128 // 32 * 4 + b % 4] = row
+    for made in (ops[1](x), ops[1].unfused(x)):
+        found = made.scales.view(torch.uint8).cpu()
+        assert torch.equal(found[want > 0], want[want > 0])
+        assert found.shape == want.shape
+    assert torch.equal(ops[1](x).scales.view(torch.uint8).cpu(), want)
+
+
 def test_gradients(device):
     """Y and scales have none; what is beside them has its own."""
     x = randn(5, 40, device=device).requires_grad_()
@@ -202,9 +225,9 @@ def test_gradients(device):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("first", [False, True])
-def test_in_compiled_code(device, first):
-    op = fo.LayerNorm(store=[fo.DynamicQuantize(E4M3, per=32, blocks_first=first)])
+@pytest.mark.parametrize("layout", BLOCK_LAYOUTS)
+def test_in_compiled_code(device, layout):
+    op = fo.LayerNorm(store=[fo.DynamicQuantize(E4M3, per=32, layout=layout)])
     compiled = torch.compile(lambda x: op(x), fullgraph=True, backend="aot_eager", dynamic=True)
     for rows, columns in ((5, 40), (7, 96), (0, 40)):
         x = randn(rows, columns, device=device)
@@ -310,7 +333,9 @@ def test_torch_multiplies_by_it(per):
     """Products of y and the scales by torch are products of what they stand for."""
     if per == 128 and torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("torch multiplies with scales of 1x128 on sm_90")
-    op = fo.Map(store=[fo.DynamicQuantize(E4M3, per=per, blocks_first=per == 128)])
+    op = fo.Map(
+        store=[fo.DynamicQuantize(E4M3, per=per, layout="columns" if per == 128 else "rows")]
+    )
     x = randn(256, 512, device="cuda", dtype=torch.bfloat16)
     w = randn(128, 512, device="cuda", dtype=torch.bfloat16, seed=1)
     w[5] = 0

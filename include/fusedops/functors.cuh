@@ -186,8 +186,8 @@ FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& ama
 
 /// v / scale, the last functor of a STORE whose target is of Float8, float8_e4m3 or float8_e5m2. The
 /// scale of each kBlock neighbouring columns, 16, 32, 64 or 128, or of the row, kWholeRow, follows from
-/// the largest |v|, and is written to `scales`: direct(pointer, blocks of a row), say, or per_row of a
-/// row's; of float, or of uint8_t with Scaling::kE8M0 (functor/dynamic_quantize.cuh). A gradient
+/// the largest |v|, and is written to `scales`: direct(pointer, blocks of a row), tiled(pointer, blocks
+/// of a row), or per_row of a row's; of float, or of uint8_t with Scaling::kE8M0 (functor/dynamic_quantize.cuh). A gradient
 /// leaves it out.
 template <class Float8, int kBlock, Scaling kScaling = Scaling::kNearest, class Scales>
 FUSEDOPS_HD auto dynamic_quantize(const Scales& scales) {

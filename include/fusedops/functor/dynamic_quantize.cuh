@@ -12,6 +12,7 @@
 
 #include <fusedops/core/float8.cuh>
 #include <fusedops/functor/contract.cuh>
+#include <fusedops/row/tiled_view.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {

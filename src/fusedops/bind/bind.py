@@ -140,8 +140,7 @@ class Bound(NamedTuple):
         if name in self.op.maxima:
             return ()
         if name in self.op.of_blocks:
-            rows, count = self.row_shape, self.blocks
-            return (count, *rows) if self.op.store[-1].blocks_first else (*rows, count)
+            return blocks_shape(self.op.store[-1].block_layout, self.row_shape, self.blocks)
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
 
     @property
@@ -162,6 +161,13 @@ class Bound(NamedTuple):
         """The shape of a statistic: x's without the reduced dimensions."""
         reduced = self.reduced
         return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
+
+
+def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
+    """The shape of an output of one number for each of so many blocks a row."""
+    if layout == "tiles":
+        return ((math.prod(rows) + 127) // 128 * ((blocks + 3) // 4) * 512,)
+    return (blocks, *rows) if layout == "columns" else (*rows, blocks)
 
 
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:

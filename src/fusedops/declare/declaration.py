@@ -113,7 +113,7 @@ class Declaration(Operator):
         self.outputs += self.maxima
         self.block = None if last is None else last.block
         of_blocks = None if last is None else last.of_blocks
-        self.of_blocks = () if of_blocks is None else (of_blocks.name,)
+        self.of_blocks: tuple[str, ...] = () if of_blocks is None else (of_blocks.name,)
         if of_blocks is not None:
             check_free(self, last, of_blocks.name)
             self.outputs += self.of_blocks

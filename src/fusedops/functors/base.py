@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
 __all__ = [
+    "BLOCK_LAYOUTS",
     "WHOLE_ROW",
     "Functor",
     "Operand",
@@ -31,6 +32,12 @@ __all__ = [
 
 #: The `block` of a functor that needs the largest value of a whole row; kWholeRow in C++.
 WHOLE_ROW = 0
+
+
+#: How an output of one number for each block lies. "rows": x's dimensions that are not reduced, then
+#: the blocks of a row. "columns": the blocks, then those. "tiles": flat, in tiles of 128 rows by 4
+#: blocks, all of 512 numbers; row r and block b of a tile are at 16 * (r % 32) + 4 * (r // 32) + b.
+BLOCK_LAYOUTS = ("rows", "columns", "tiles")
 
 
 class Role(enum.Enum):
@@ -209,16 +216,15 @@ class Functor:
     def of_blocks(self) -> Stream | None:
         """The output of one number for each block that a functor with a `block` writes, or None.
 
-        Its shape is that of x without the reduced dimensions, and then the number of blocks in a
-        row; or that number first, if the functor's `blocks_first` is true. `apply` calls
-        ``chain.keep_blocks(name, values)`` with one value a block in the last dimension.
+        Its shape follows from `block_layout`. `apply` calls ``chain.keep_blocks(name, values)`` with
+        one value a block in the last dimension.
         """
         return None
 
     @property
-    def blocks_first(self) -> bool:
-        """Whether the number of a block is the first index of `of_blocks`, not the last."""
-        return False
+    def block_layout(self) -> str:
+        """How `of_blocks` lies, one of `BLOCK_LAYOUTS`."""
+        return "rows"
 
     @property
     def draws(self) -> str | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import WHOLE_ROW, Functor, Reads, Stream
+from fusedops.functors.base import BLOCK_LAYOUTS, WHOLE_ROW, Functor, Reads, Stream
 from fusedops.functors.fields import check_flag, check_stream, shown
 from fusedops.functors.quantize import EIGHT_BITS
 
@@ -49,10 +49,15 @@ class DynamicQuantize(Functor):
     saturating. So ``y.float() * scale`` is v to half a step of the dtype at that scale. For the
     same v the bits are the same on every device, whatever the schedule.
 
-    `scales` is a further output, of the shape ``(rows..., blocks)``, rows being x's dimensions that
-    are not reduced, and blocks 1 per row or ``ceil(columns / per)``. That is ``scale_a`` of
-    ``torch._scaled_mm`` for scales per row. For blocks of 128 that one reads columns: with
-    ``blocks_first`` the shape is ``(blocks, rows...)``, and ``scales.t()`` is ``scale_a``.
+    `scales` is a further output. With rows for x's dimensions that are not reduced, and blocks for
+    1 or ``ceil(columns / per)``, it has the shape
+
+    - ``(rows..., blocks)`` with the layout "rows": ``scale_a`` of ``torch._scaled_mm`` for scales
+      per row;
+    - ``(blocks, rows...)`` with "columns": ``scales.t()`` is its ``scale_a`` per 128;
+    - one dimension with "tiles": tiles of 128 rows by 4 blocks, all of 512 numbers, as products with
+      block scales read them from sm_100 on. In a tile, row r and block b are at
+      ``16 * (r % 32) + 4 * (r // 32) + b``. What no row or block has is zero.
 
     As of `Quantize`, y has no gradient; put a `Tap` before it for one of the value.
 
@@ -62,7 +67,7 @@ class DynamicQuantize(Functor):
         per: "row", or the columns of a block: 16, 32, 64 or 128.
         scale_dtype: torch.float32 or torch.float8_e8m0fnu.
         powers_of_two: Whether scales of float32 are powers of two.
-        blocks_first: Whether blocks are the first dimension of scales, not the last.
+        layout: How scales lie: "rows", "columns" or "tiles".
 
     Raises:
         TypeError, ValueError: A name cannot be that of a result, or another argument is none of
@@ -83,7 +88,7 @@ class DynamicQuantize(Functor):
     per: str | int = "row"
     scale_dtype: torch.dtype = torch.float32
     powers_of_two: bool = False
-    blocks_first: bool = False
+    layout: str = "rows"
     header: ClassVar[str] = "dynamic_quantize.cuh"
     differentiable: ClassVar[bool] = False
 
@@ -105,7 +110,11 @@ class DynamicQuantize(Functor):
                 f"{shortened(self.scale_dtype)}"
             )
         check_flag(self, "powers_of_two")
-        check_flag(self, "blocks_first")
+        if self.layout not in BLOCK_LAYOUTS:
+            raise ValueError(
+                f"DynamicQuantize: layout must be one of {', '.join(map(repr, BLOCK_LAYOUTS))}, got "
+                f"{shortened(self.layout)}"
+            )
         if self.powers_of_two and self.scale_dtype is not torch.float32:
             raise ValueError(
                 f"DynamicQuantize: powers_of_two=True is for scales of torch.float32, got "
@@ -123,6 +132,10 @@ class DynamicQuantize(Functor):
     @property
     def of_blocks(self) -> Stream:
         return Stream(self.scales, None, self.scale_dtype)
+
+    @property
+    def block_layout(self) -> str:
+        return self.layout
 
     def reads(self, wanted: Collection[str]) -> Reads:
         return Reads(False, ())
@@ -158,7 +171,7 @@ class DynamicQuantize(Functor):
         return scale, 1 / scale
 
     def emit(self, writer: Writer) -> str:
-        scales = writer.of_blocks(self.scales)
+        scales = writer.of_blocks(self.scales, self.layout)
         kind = "kPower" if self.powers_of_two else "kNearest"
         if self.scale_dtype is torch.float8_e8m0fnu:
             kind = "kE8M0"

@@ -62,7 +62,7 @@ class Writer(Protocol):
     def number(self, value: float) -> str:
         """Append a constant of the declaration, in the compute type."""
 
-    def of_blocks(self, name: str) -> str:
+    def of_blocks(self, name: str, layout: str) -> str:
         """Append the output of a number for each block, whose columns are the blocks of a row."""
 
     def absent(self) -> str:

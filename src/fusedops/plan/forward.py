@@ -124,7 +124,8 @@ class Forward:
             shape = whole
             if name == KEPT or name in op.statistics or name in (*op.maxima, *op.of_blocks):
                 shape = bound.output_shape(name)
-            if name in op.maxima:
+            tiles = name in op.of_blocks and op.store[-1].block_layout == "tiles"
+            if name in op.maxima or tiles:  # the rest of the last tiles is zero
                 cleared.append(place)
             dtype = bound.compute if name == KEPT else bound.output_dtype(name)
             outputs.append((dtype, shape))

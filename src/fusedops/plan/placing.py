@@ -181,7 +181,7 @@ def _blanks(bound: Bound, shared: Collection[str]) -> list[Blank]:
             if op.kept:  # else there is nothing to write
                 blanks.append(Blank(KEPT, "x", False, op.kept, dtype, patch))
         elif name in op.of_blocks:  # dense where the call gives it, too: `bind` checks that
-            numbers = 1 if op.store[-1].blocks_first else max(bound.blocks, 1)
+            numbers = max(bound.blocks, 1) if op.store[-1].block_layout == "rows" else 1
             blanks.append(Blank(key, "x", False, numbers, dtype, patch))
         elif name in bound.out:
             blanks.append(Blank(key, key, True, 0, None, patch))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT
+from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.shard_offset import first_rows
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
 from fusedops.generate.source import Member
@@ -174,8 +174,7 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
         views[KEPT] = kept_view(views[KEPT], one.op.kept, width)
     for name in bound.op.of_blocks:
         if ("out", name) in views:
-            rows = math.prod(bound.row_shape) if bound.op.store[-1].blocks_first else 1
-            views["out", name] = blocks_view(views["out", name], rows)
+            views["out", name] = blocks_view(views["out", name], _block_step(bound))
     call = Call(
         one,
         target,
@@ -191,6 +190,14 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
         tile,
     )
     return one.settled(call)
+
+
+def _block_step(bound: Bound) -> int:
+    """The step from the number of one block to that of the next, or the tiles of a row."""
+    layout = bound.op.store[-1].block_layout
+    if layout == "tiles":
+        return -(-bound.blocks // 4)
+    return math.prod(bound.row_shape) if layout == "columns" else 1
 
 
 def _generated(call: Call) -> tuple[Planned, Form | None]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, bind
+from fusedops.bind.bind import KEPT, bind, blocks_shape
 from fusedops.bind.operands import check_device
 from fusedops.bind.scalars import check_draw
 from fusedops.functors import TableOf
@@ -82,8 +82,8 @@ def fake_forward(*arguments: Any) -> list[Tensor]:
     for name in called.of_blocks:
         columns = math.prod([x.shape[at] for at in bound.reduced])
         block = called.block
-        count = [(columns + block - 1) // block if block else 1]
-        shapes[name] = count + rows if called.store[-1].blocks_first else rows + count
+        count = (columns + block - 1) // block if block else 1
+        shapes[name] = list(blocks_shape(called.store[-1].block_layout, tuple(rows), count))
     return [
         x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
         for name in bound.outputs
