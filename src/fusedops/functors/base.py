@@ -34,9 +34,10 @@ __all__ = [
 WHOLE_ROW = 0
 
 
-#: How an output of one number for each block lies. "rows": x's dimensions that are not reduced, then
-#: the blocks of a row. "columns": the blocks, then those. "tiles": flat, in tiles of 128 rows by 4
-#: blocks, all of 512 numbers; row r and block b of a tile are at 16 * (r % 32) + 4 * (r // 32) + b.
+#: How an output of one number for each block lies. "rows": x's dimensions that are not reduced,
+#: then the blocks of a row. "columns": the blocks, then those. "tiles": flat, in tiles of 128 rows
+#: by 4 blocks, all of 512 numbers; row r and block b of a tile are at
+#: ``16 * (r % 32) + 4 * (r // 32) + b``.
 BLOCK_LAYOUTS = ("rows", "columns", "tiles")
 
 
