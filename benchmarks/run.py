@@ -20,6 +20,8 @@ Parts (all that this machine can run, unless some are named):
                              backward
     scores             GPU   batched products with what follows them, scores of attention among
                              them, by one kernel and by two, beside torch eager and torch.compile
+    dynamic_quantize   GPU   results of 8 bits whose scales the kernel finds: percent of the
+                             ceiling, beside torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
@@ -57,6 +59,7 @@ import causal
 import ceiling
 import cpu
 import dispatch
+import dynamic_quantize
 import errors
 import flagships
 import functors
@@ -104,6 +107,7 @@ GPU_PARTS: dict[str, Part] = {
     "map": whole(maps.measured),
     "gemm": gemm.measured,
     "scores": scores.measured,
+    "dynamic_quantize": whole(dynamic_quantize.measured),
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
     "lse_and_sink": lse_and_sink.measured,

@@ -30,6 +30,7 @@ enum TypeCode : uint8_t {
   kBool = 6,
   kFloat8E4M3FN = 10,
   kFloat8E5M2 = 12,
+  kFloat8E8M0 = 14,
 };
 
 struct DataType {

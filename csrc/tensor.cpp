@@ -121,6 +121,8 @@ const char* dtype_name(dlpack::DataType type) {
       return "float8_e4m3fn";
     case dlpack::kFloat8E5M2 << 8 | 8:
       return "float8_e5m2";
+    case dlpack::kFloat8E8M0 << 8 | 8:
+      return "float8_e8m0fnu";
     default:
       return nullptr;
   }

@@ -22,6 +22,8 @@
 //   row_dropout(p, seed, offset)    the same, one draw a row
 //   cast<half>()                    v rounded to half
 //   quantize(scale, amax)           v * scale, for a target of float8_e4m3 or float8_e5m2
+//   dynamic_quantize<float8_e4m3, kBlock>(scales)  v / scale for such a target; the scale of each
+//                                   kBlock columns, or of a row (kWholeRow), from the largest |v|
 //   mask(operand), keep(operand)    -inf where true, and where false
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
@@ -40,6 +42,7 @@
 #include <fusedops/functor/causal.cuh>
 #include <fusedops/functor/compose.cuh>
 #include <fusedops/functor/dropout.cuh>
+#include <fusedops/functor/dynamic_quantize.cuh>
 #include <fusedops/functor/gate.cuh>
 #include <fusedops/functor/gather.cuh>
 #include <fusedops/functor/lengths.cuh>
@@ -179,6 +182,20 @@ template <class Factor, class Amax = Absent>
 FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& amax = {}) {
   detail::refuse_pointers<Factor, Amax>();
   return {scale, amax};
+}
+
+/// v / scale, the last functor of a STORE whose target is of Float8, float8_e4m3 or float8_e5m2. The
+/// scale of each kBlock neighbouring columns, 16, 32, 64 or 128, or of the row, kWholeRow, follows from
+/// the largest |v|, and is written to `scales`: direct(pointer, blocks of a row), tiled(pointer, blocks
+/// of a row), or per_row of a row's; of float, or of uint8_t with Scaling::kE8M0 (functor/dynamic_quantize.cuh). A gradient
+/// leaves it out.
+template <class Float8, int kBlock, Scaling kScaling = Scaling::kNearest, class Scales>
+FUSEDOPS_HD auto dynamic_quantize(const Scales& scales) {
+  detail::refuse_pointers<Scales>();
+  static_assert(
+      kBlock == kWholeRow || kBlock == 16 || kBlock == 32 || kBlock == 64 || kBlock == 128,
+      "fusedops: a block has 16, 32, 64 or 128 columns, or is a row (kWholeRow)");
+  return DynamicQuantize<Scales, kBlock, detail::most_of<Float8>(), kScaling>{scales};
 }
 
 template <class Flags>

@@ -25,6 +25,7 @@ _NAMES = [
     "CompileError",
     "CompilerNotFound",
     "CrossEntropy",
+    "DynamicQuantize",
     "Exported",
     "Functor",
     "FusedOpsError",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops import nn as nn
     from fusedops.exporting import Exported as Exported
     from fusedops.exporting import export as export
+    from fusedops.functors import DynamicQuantize as DynamicQuantize
     from fusedops.functors import cpp_functor as cpp_functor
     from fusedops.functors import functor as functor
     from fusedops.graph.backend import fuse as fuse

@@ -109,6 +109,11 @@ class _ChannelNorm(LayerNorm):
                     "table here, where the channels of x are two dimensions; use a LayerNorm on a "
                     "view of x"
                 )
+            if functor.block is not None:
+                raise ValueError(
+                    f"{self.name}: {functor!r} cannot stand here, where the channels of a group "
+                    "make a row; call the norm without it, and a Map with it of its y"
+                )
         self.per_channel = {
             name for functor in (*self.load, *self.store) for name in functor.channel_operands
         }

@@ -19,7 +19,8 @@ __all__ = ["Map", "only_in_store"]
 
 def only_in_store(functor: Functor) -> bool:
     """Whether a functor cannot stand in a LOAD, and so begins the store of a `Map`."""
-    return functor.taps is not None or functor.quantizes is not None
+    last = functor.quantizes is not None or functor.block is not None
+    return last or functor.taps is not None
 
 
 class Map(RowOp):

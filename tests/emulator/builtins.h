@@ -95,6 +95,7 @@ static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
 }
 // The compiler is told not to contract.
 static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline double __dsub_rn(double a, double b) { return a - b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }

@@ -12,6 +12,7 @@ import platform
 import shutil
 
 import pytest
+import test_dynamic_quantize
 import test_gather
 import torch
 from cases import (
@@ -315,3 +316,26 @@ def test_the_kernels_are_those_of_a_gpu():
     fo.Softmax()(x)
     assert testing.last_schedule() == "host"
     assert not machine().machine_take_failure()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("per", ["row", 128, 16])
+@pytest.mark.parametrize(
+    ("columns", "storage"), [(40, None), (1030, None), (5000, "shared"), (9001, "streaming")]
+)
+def test_scales_of_blocks(columns, storage, per):
+    """What the chain makes, its y of 8 bits and its scales agree to the bit in every order."""
+    op = fo.RMSNorm(
+        load=[fo.Residual("r", save="s")],
+        store=[fo.Tap("v", torch.float32), fo.DynamicQuantize(torch.float8_e4m3fn, per=per)],
+    )
+    x, r = randn(35, columns, dtype=torch.bfloat16), randn(35, columns, seed=1)
+    x[3] = 0
+    r[3] = 0
+    first = None
+    for order in ORDERS:
+        with emulated("sm_90", order), stored_as(storage):
+            found = op(x, r=r)
+        first = first or found
+        assert all(map(same_bits, found, first))
+    test_dynamic_quantize.agree(first, first.v, torch.float8_e4m3fn, per)

@@ -196,7 +196,9 @@ struct LaunchRows {
   template <class Bucket, class Schedule>
   cudaError_t with(void (*kernel)(const Arguments), int64_t shared) const {
     Arguments mine = arguments;
-    mine.even = Bucket::template even_chunk<kWidth>(arguments.cols);
+    // A chunk begins with a block of columns, where the STORE has such.
+    constexpr int kStep = larger(kWidth, block_of<decltype(Arguments::store)>());
+    mine.even = Bucket::template even_chunk<kStep>(arguments.cols);
     return launch(kernel,
                   exported::blocks(arguments.rows.count, Schedule::kRows, Schedule::kBlocks),
                   Schedule::kThreads * Schedule::kRows, shared, stream, mine);

@@ -25,6 +25,7 @@ struct Chain {
   static constexpr bool kMasksBounds = true;
   static constexpr bool kSkips = false;
   static constexpr bool kEnds = false;
+  static constexpr int kBlock = kNoBlock;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
@@ -62,6 +63,13 @@ struct Chain<kFirst, F, Rest...> {
       "fusedops: quantize() comes last in a STORE, before the target: what another functor "
       "makes of its result would be neither scaled nor in its largest value");
 
+  static constexpr bool kBlockHere = detail::block_of<F>() != kNoBlock;
+  static_assert(!kBlockHere || sizeof...(Rest) == 0,
+                "fusedops: a functor that needs the largest of a block of columns comes last in a "
+                "STORE, before the target");
+  static constexpr int kBlock =
+      kBlockHere ? detail::block_of<F>() : Chain<kFirst + 1, Rest...>::kBlock;
+
   static constexpr bool kSavesHere = detail::saves<F>();
   static constexpr bool kSavesLater = Chain<kFirst + 1, Rest...>::kSaves;
   static constexpr bool kSaves = kSavesHere || kSavesLater;
@@ -82,11 +90,40 @@ struct Chain<kFirst, F, Rest...> {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
     static_assert(
-        is_functor_v<F, Compute, Row>,
+        kBlockHere || is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    if constexpr (!detail::masks<F>()) first(v, detail::row_for<F>(row), col);
+    static_assert(
+        !kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
+        "fusedops: not a functor of blocks: kBlock asks for measure(v), operator()(v, row, "
+        "col, largest) and keep(row, block, largest) (see fusedops/functor/contract.cuh)");
+    if constexpr (!detail::masks<F>() && !kBlockHere) first(v, detail::row_for<F>(row), col);
     rest.values(v, row, col);
+  }
+  /// What the functor of blocks does, which `values` leaves out.
+  template <int N, class Compute>
+  FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
+    if constexpr (kBlockHere) {
+      return first.measure(v);
+    } else {
+      return rest.measure(v);
+    }
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void in_block(Compute (&v)[N], const Row& row, int64_t col, uint32_t largest) const {
+    if constexpr (kBlockHere) {
+      first(v, detail::row_for<F>(row), col, largest);
+    } else {
+      rest.in_block(v, row, col, largest);
+    }
+  }
+  template <class Row>
+  FUSEDOPS_HD void keep(const Row& row, int64_t block, uint32_t largest) const {
+    if constexpr (kBlockHere) {
+      first.keep(detail::row_for<F>(row), block, largest);
+    } else {
+      rest.keep(row, block, largest);
+    }
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -276,6 +313,7 @@ struct Store {
   Functors chain;
 
   static constexpr bool kComputes = kZeroes || !detail::IsSame<Functors, Chain<0>>::value;
+  static constexpr int kBlock = Functors::kBlock;
 
   /// The same functors with another target.
   template <class Other>
@@ -285,9 +323,25 @@ struct Store {
   FUSEDOPS_HD Store<Target, Functors, true> zero_where_masked() const { return {target, chain}; }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void store(const Compute* src, const Row& row, int64_t col) const {
+    static_assert(
+        kBlock == kNoBlock,
+        "fusedops: the largest of a block of columns is not known here: the epilogue of a "
+        "product, say, sees no row");
     Compute v[N];
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] = src[i];
+    make(v, row, col);
+    detail::refuse_to_round<Target, Functors::kEnds>();
+    target.write(v, row, col);
+  }
+  /// Turns results into what the target, or the functor of blocks, gets.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void make(Compute (&v)[N], const Row& row, int64_t col) const {
+    Compute src[kZeroes ? N : 1];
+    if constexpr (kZeroes) {
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) src[i] = v[i];
+    }
     chain.values(v, row, col);
     if constexpr (kZeroes) {
       FUSEDOPS_VECTOR
@@ -296,7 +350,13 @@ struct Store {
         v[i] = src[i] == detail::kMaskedResult<Compute> ? Compute(0) : made;
       }
     }
+  }
+  /// Where the STORE ends in a functor of blocks, the rest of what is stored: row/blocks.cuh.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void store_in_block(Compute (&v)[N], const Row& row, int64_t col,
+                                  uint32_t largest) const {
     detail::refuse_to_round<Target, Functors::kEnds>();
+    chain.in_block(v, row, col, largest);
     target.write(v, row, col);
   }
   template <class Visit>

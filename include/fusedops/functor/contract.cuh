@@ -97,6 +97,9 @@
 //   docs/explanation/dropout.md.
 //   static constexpr bool kEnds                                                   default: false
 //     Nothing but the target may follow, one of 8 bits.
+//   static constexpr int kBlock                                               default: kNoBlock
+//     The functor needs the largest of a block of columns: 16, 32, 64 or 128 neighbouring ones, of
+//     which the first begins at a multiple of that, or all of a row (kWholeRow). Section 8.
 //   auto drawn() const                                                                    optional
 //     Of a functor with a DropoutFrom, whose seed and offset lie in memory: the same functor with a
 //     Dropout. A kernel calls it once, before its rows.
@@ -158,7 +161,23 @@
 //   An operand whose value the gradients in question do not need may be an Unread in the backward
 //   pass, which fetches zeros: `reads` of the Python class says which they need.
 //
-// 8. A complete functor: v = v * (1 + gain), as norms of some models have it
+// 8. Functor: blocks of columns (last in a STORE, of a forward pass alone)
+//
+//   A functor with a kBlock has these three members in place of operator(). A block that the end of
+//   the row cuts is a block of what is there.
+//
+//   template <int N> uint32_t measure(const Compute (&v)[N]) const                        required
+//     A number of N values of one block. Columns beyond the end of the row count as 0. The largest
+//     number of a block is that of the block: an order of integers, so that no tile changes a bit.
+//     The magnitude of floats has such an order: magnitude(v) of dynamic_quantize.cuh.
+//   template <int N>
+//   void operator()(Compute (&v)[N], int64_t row, int64_t col, uint32_t largest) const    required
+//     Replaces N values of one block; `largest` is the block's number.
+//   void keep(int64_t row, int64_t block, uint32_t largest) const                         required
+//     One thread calls it once for each block of each row, with the number of the block in its row.
+//     It may write that to a tensor.
+//
+// 9. A complete functor: v = v * (1 + gain), as norms of some models have it
 //
 //   #include <fusedops/row/view.cuh>
 //
@@ -213,6 +232,9 @@ struct Columns {
   int64_t begin, end;
 };
 
+/// The kBlock of a functor that sees one element at a time, and of one that needs the whole row.
+inline constexpr int kNoBlock = -1, kWholeRow = 0;
+
 namespace detail {
 
 struct Ignore {
@@ -263,6 +285,12 @@ template <class F>
 using NeedsInputFlag = Flag<F::kNeedsInput>;
 template <class F>
 using EndsFlag = Flag<F::kEnds>;
+template <int kValue>
+struct Number {
+  FUSEDOPS_HD static constexpr int get() { return kValue; }
+};
+template <class F>
+using BlockNumber = Number<F::kBlock>;
 template <class L>
 using ComputesFlag = Flag<L::kComputes>;
 template <class L>
@@ -295,6 +323,12 @@ FUSEDOPS_HD constexpr bool needs_input() {
 template <class F>
 FUSEDOPS_HD constexpr bool ends() {
   return flag<false, EndsFlag, F>();
+}
+
+/// The kBlock of a functor, or of a STORE.
+template <class F>
+FUSEDOPS_HD constexpr int block_of() {
+  return DetectedOr<Number<kNoBlock>, BlockNumber, F>::get();
 }
 
 template <class L, class Compute, class Row>
@@ -351,6 +385,15 @@ template <class S, class Compute, class Row = int64_t>
 inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Compute, Row>();
 template <class F, class Compute, class Row = int64_t>
 inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
+
+namespace detail {
+
+template <class F, class Compute, class Row>
+using BlockCall =
+    decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0),
+                               any_of<const F>().measure(any_of<const Compute[1]>())));
+
+}  // namespace detail
 
 namespace detail {
 

@@ -91,4 +91,88 @@ FUSEDOPS_HD void store_host_tile(Tile& tile, StoreT& store, const Row& row, int6
   });
 }
 
+namespace detail {
+
+/// Replaces the values of a tile by what the STORE makes of their results, before its last functor.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void make_host_tile(Tile& tile, const StoreT& store, const Row& row, int64_t col,
+                                const Finish& finish) {
+  each_pack(tile, [&](auto width, int place) {
+    constexpr int N = decltype(width)::value;
+    typename Tile::Compute result[N];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
+    store.make(result, row, col + place);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) tile.at[place + i] = result[i];
+  });
+}
+
+/// Calls f(width, place) for the `count` columns from `place` on, in packs of up to kMost.
+template <int kMost, class F>
+FUSEDOPS_HD void each_part(int place, int count, const F& f) {
+  const int end = place + count;
+  for (; place + kMost <= end; place += kMost) f(Width<kMost>{}, place);
+  if constexpr (kMost > 1) pieces<kMost / 2>(place, end - place, f);
+}
+
+template <int kMost, class Tile, class StoreT>
+FUSEDOPS_HD uint32_t measure_host(const Tile& tile, const StoreT& store, int place, int count) {
+  uint32_t largest = 0;
+  each_part<kMost>(place, count, [&](auto width, int at) {
+    constexpr int N = decltype(width)::value;
+    using Compute = typename Tile::Compute;
+    const uint32_t own = store.chain.measure(*reinterpret_cast<const Compute(*)[N]>(tile.at + at));
+    largest = own > largest ? own : largest;
+  });
+  return largest;
+}
+
+template <int kMost, class Tile, class StoreT, class Row>
+FUSEDOPS_HD void store_host_made(Tile& tile, const StoreT& store, const Row& row, int64_t col,
+                                 int place, int count, uint32_t largest) {
+  each_part<kMost>(place, count, [&](auto width, int at) {
+    constexpr int N = decltype(width)::value;
+    typename Tile::Compute result[N];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) result[i] = tile.at[at + i];
+    store.store_in_block(result, row, col + at, largest);
+  });
+}
+
+}  // namespace detail
+
+/// The same where the STORE ends in a functor of kBlock columns.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_host_blocks(Tile& tile, const StoreT& store, const Row& row, int64_t col,
+                                   const Finish& finish) {
+  constexpr int kBlock = detail::block_of<StoreT>();
+  constexpr int kMost = Tile::kPack < kBlock ? Tile::kPack : kBlock;
+  static_assert(Tile::kColumns % kBlock == 0 || kBlock % Tile::kColumns == 0,
+                "blocks of columns do not fit the tile of a CPU");
+  detail::make_host_tile(tile, store, row, col, finish);
+  for (int place = 0; place < tile.left; place += kBlock) {
+    const int count = smaller(tile.left - place, kBlock);
+    const uint32_t largest = detail::measure_host<kMost>(tile, store, place, count);
+    store.chain.keep(row, (col + place) / kBlock, largest);
+    detail::store_host_made<kMost>(tile, store, row, col, place, count, largest);
+  }
+}
+
+/// Stores a tile by itself: by elements, by blocks of columns, or as a whole row.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_any_host_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
+                                     const Finish& finish) {
+  if constexpr (detail::block_of<StoreT>() == kNoBlock) {
+    store_host_tile(tile, store, row, col, finish);
+  } else if constexpr (detail::block_of<StoreT>() != kWholeRow) {
+    store_host_blocks(tile, store, row, col, finish);
+  } else {
+    detail::make_host_tile(tile, store, row, col, finish);
+    const uint32_t largest = detail::measure_host<Tile::kPack>(tile, store, 0, tile.left);
+    store.chain.keep(row, 0, largest);
+    detail::store_host_made<Tile::kPack>(tile, store, row, col, 0, tile.left, largest);
+  }
+}
+
 }  // namespace fusedops

@@ -95,7 +95,8 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   using Partial = typename Op::Partial;
   constexpr bool kHasResult = detail::has_result<Op>();
 
-  if constexpr (!detail::reduces<Op>()) {
+  constexpr int kBlock = detail::block_of<StoreT>();
+  if constexpr (!detail::reduces<Op>() && kBlock != kWholeRow) {
     RowTile tile;
     for (int64_t number = begin; number < end; ++number) {
       const Row row = rows.index(number);
@@ -104,7 +105,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       for (int64_t col = 0; col < cols; col += Schedule::kChunk) {
         tile.begin(cols - col);
         load_host_tile<false>(tile, load, row, col, bounds, Op::padding_value());
-        store_host_tile(tile, store, row, col, finish);
+        store_any_host_tile(tile, store, row, col, finish);
       }
     }
   } else if constexpr (Schedule::kIsShort && kHasResult &&
@@ -138,7 +139,9 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         const auto begun = detail::begin_row(op, load, row, cols, bounds_of(load, row, cols));
         const typename Op::Finish finish = detail::finish_row(op, parts[i], begun, row, cols);
         statistics.write(finish, row);
-        if constexpr (kHasResult) store_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
+        if constexpr (kHasResult) {
+          store_any_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
+        }
       }
     }
   } else {
@@ -165,17 +168,41 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       const auto begun = detail::begin_row(op, load, row, cols, bounds);
       const typename Op::Finish finish = detail::finish_row(op, of_row, begun, row, cols);
       statistics.write(finish, row);
-      if constexpr (kHasResult) {
+      // The tile of a chunk as reduce left it.
+      [[maybe_unused]] const auto again = [&](int64_t chunk) {
+        RowTile& tile = tiles[kKeeps ? chunk : 0];
+        if (!kKeeps || chunk < within.begin || chunk >= within.end) {
+          tile.begin(cols - chunk * Schedule::kChunk);
+          load_host_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds,
+                               Op::padding_value());
+          parts[kKeeps ? chunk : 0] = op.rebuild(Lanes<1>{}, tile);
+        }
+      };
+      if constexpr (kHasResult && kBlock == kWholeRow) {
+        constexpr int kMost = RowTile::kPack;
+        const auto make = [&](int64_t chunk) {
+          again(chunk);
+          detail::make_host_tile(tiles[kKeeps ? chunk : 0], store, row, chunk * Schedule::kChunk,
+                                 finish.of(parts[kKeeps ? chunk : 0]));
+        };
+        uint32_t largest = 0;
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          make(chunk);
+          const RowTile& tile = tiles[kKeeps ? chunk : 0];
+          largest = larger(largest, detail::measure_host<kMost>(tile, store, 0, tile.left));
+        }
+        store.chain.keep(row, 0, largest);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          if constexpr (!kKeeps) make(chunk);
           RowTile& tile = tiles[kKeeps ? chunk : 0];
-          Partial& part = parts[kKeeps ? chunk : 0];
-          if (!kKeeps || chunk < within.begin || chunk >= within.end) {
-            tile.begin(cols - chunk * Schedule::kChunk);
-            load_host_tile<true>(tile, load, row, chunk * Schedule::kChunk, bounds,
-                                 Op::padding_value());
-            part = op.rebuild(Lanes<1>{}, tile);
-          }
-          store_host_tile(tile, store, row, chunk * Schedule::kChunk, finish.of(part));
+          detail::store_host_made<kMost>(tile, store, row, chunk * Schedule::kChunk, 0, tile.left,
+                                         largest);
+        }
+      } else if constexpr (kHasResult) {
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          again(chunk);
+          store_any_host_tile(tiles[kKeeps ? chunk : 0], store, row, chunk * Schedule::kChunk,
+                              finish.of(parts[kKeeps ? chunk : 0]));
         }
       }
     }

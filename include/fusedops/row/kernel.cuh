@@ -13,6 +13,7 @@
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/op/contract.cuh>
 #include <fusedops/op/without_result.cuh>
+#include <fusedops/row/blocks.cuh>
 #include <fusedops/row/combine.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/repeated.cuh>
@@ -131,10 +132,14 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   RowTile tile;
   const int64_t apart = Schedule::rows_apart(gridDim.x);
   using Parts = detail::Parts<Schedule, Op>;
-  ClusterHandshake<Schedule::kBlocks, kRelays> handshake;
+  constexpr int kBlock = detail::block_of<StoreT>();
+  // With relays, most threads do not wait at the cluster's barrier, which a LargestOfRow needs.
+  ClusterHandshake<Schedule::kBlocks, kRelays && kBlock != kWholeRow> handshake;
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
   constexpr bool kHasResult = detail::has_result<Op>();
+  [[maybe_unused]] detail::LargestOfRow<Schedule> largest_of_row;
+  static_assert(kBlock == kNoBlock || !kStages, "rows whose columns share a scale are not staged");
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols, of_chunk);
 
@@ -193,32 +198,69 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         detail::finish_row(op, parts.all(op, chunks), begun, row, cols);
     if (mine && thread == 0 && share.begin == 0) statistics.write(finish, row);
 
-    if constexpr (kHasResult) {
+    // Sets the tile to what reduce left of a chunk.
+    [[maybe_unused]] const auto again = [&](int chunk) {
+      const int begin = chunk * of_chunk;
+      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
+      if constexpr (Storage::kRevisits) {
+        if (mine) load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
+      } else if constexpr (!Storage::kOneTile) {
+        if (chunk >= within.begin && chunk < within.end) {
+          Storage::template get<Schedule::kThreads * Schedule::kRows>(
+              shared_row, tile, chunk - share.begin, threadIdx.x);
+        } else {
+          tile.fill(Op::padding_value());
+        }
+      }
+      if constexpr (!Storage::kOneTile) {
+        if (parts.remembers(chunks)) {
+          part = parts.of(chunk);
+          op.rebuild(part, tile);
+        } else {
+          part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
+        }
+      }
+    };
+    if constexpr (kHasResult && kBlock == kWholeRow) {
+      constexpr bool kMadeAgain = Storage::kRevisits;
+      uint32_t number = 0;
       for (int chunk = share.begin; chunk < share.end; ++chunk) {
-        const int begin = chunk * of_chunk;
-        tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
-        if constexpr (Storage::kRevisits) {
-          if (mine) {
-            load_tile<true>(tile, load, row, begin + first_col, bounds, Op::padding_value());
-          }
+        again(chunk);
+        if (!mine) continue;
+        detail::make_tile(tile, store, row, int64_t(chunk) * of_chunk + first_col, finish.of(part));
+        number = larger(number, detail::measure_tile(tile, store));
+        if constexpr (!Storage::kOneTile && !kMadeAgain) {
+          Storage::template put<Schedule::kThreads * Schedule::kRows>(
+              shared_row, tile, chunk - share.begin, threadIdx.x);
+        }
+      }
+      number = largest_of_row.of(number);
+      if (mine && thread == 0 && share.begin == 0) store.chain.keep(row, 0, number);
+      uint32_t largest[Schedule::kPacks];
+      FUSEDOPS_UNROLL
+      for (int k = 0; k < Schedule::kPacks; ++k) largest[k] = number;
+      for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        const int64_t col = int64_t(chunk) * of_chunk + first_col;
+        if constexpr (kMadeAgain) {
+          again(chunk);
+          if (mine) detail::make_tile(tile, store, row, col, finish.of(part));
         } else if constexpr (!Storage::kOneTile) {
-          if (chunk >= within.begin && chunk < within.end) {
-            Storage::template get<Schedule::kThreads * Schedule::kRows>(
-                shared_row, tile, chunk - share.begin, threadIdx.x);
-          } else {
-            tile.fill(Op::padding_value());
-          }
+          tile.begin(Schedule::left(cols, chunk * of_chunk, of_chunk) - first_col, 0);
+          Storage::template get<Schedule::kThreads * Schedule::kRows>(
+              shared_row, tile, chunk - share.begin, threadIdx.x);
         }
-        if constexpr (!Storage::kOneTile) {
-          if (parts.remembers(chunks)) {
-            part = parts.of(chunk);
-            op.rebuild(part, tile);
-          } else {
-            part = op.rebuild(Lanes<Schedule::kLanes>{}, tile);
-          }
-        }
+        if (mine) detail::store_made(tile, store, row, col, largest);
+      }
+    } else if constexpr (kHasResult) {
+      for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        again(chunk);
         auto&& target = stage.out(store, row);
-        if (mine) store_tile(tile, target, row, begin + first_col, finish.of(part));
+        const int64_t col = int64_t(chunk) * of_chunk + first_col;
+        if constexpr (kBlock == kNoBlock) {
+          if (mine) store_tile(tile, target, row, col, finish.of(part));
+        } else if constexpr (kBlock != kWholeRow) {
+          if (mine) store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part));
+        }
       }
     }
     stage.flush(store, row, mine);

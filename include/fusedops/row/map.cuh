@@ -39,7 +39,15 @@ __device__ __forceinline__ void map_kernel(const Op& op, const LoadT& load, Stor
     tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
     load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
                      Op::padding_value());
-    store_tile(tile, store, row, begin + first_col, op.finish(Op::identity(), row, cols));
+    const auto finish = op.finish(Op::identity(), row, cols);
+    if constexpr (detail::block_of<StoreT>() == kNoBlock) {
+      store_tile(tile, store, row, begin + first_col, finish);
+    } else {
+      static_assert(detail::block_of<StoreT>() != kWholeRow,
+                    "fusedops: chunks of a row do not know of one another: the largest of a whole "
+                    "row takes row_kernel");
+      store_blocks<Schedule::kLanes>(tile, store, row, begin + first_col, finish);
+    }
   }
 }
 

@@ -134,12 +134,22 @@ class Bound(NamedTuple):
         return operand.dtype if isinstance(operand, Tensor) else self.x.dtype
 
     def output_shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an output: x's, a statistic's without reduced dimensions, () for amax."""
+        """The shape of an output: x's, or as its kind has it, such as () for amax."""
         if name == KEPT:
             return (*self.row_shape, self.op.kept)
         if name in self.op.maxima:
             return ()
+        if name in self.op.of_blocks:
+            return blocks_shape(self.op.store[-1].block_layout, self.row_shape, self.blocks)
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of columns in a row that have a number each; 0 if none have."""
+        op = self.op
+        if not op.of_blocks:
+            return 0
+        return -(-self.columns // op.block) if op.block else 1
 
     @property
     def counted(self) -> tuple[int, ...]:
@@ -151,6 +161,13 @@ class Bound(NamedTuple):
         """The shape of a statistic: x's without the reduced dimensions."""
         reduced = self.reduced
         return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
+
+
+def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
+    """The shape of an output of one number for each of so many blocks a row."""
+    if layout == "tiles":
+        return ((math.prod(rows) + 127) // 128 * ((blocks + 3) // 4) * 512,)
+    return (blocks, *rows) if layout == "columns" else (*rows, blocks)
 
 
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
@@ -374,6 +391,11 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
             raise ValueError(
                 f"{name}: out for {key!r} must have shape {bound.output_shape(key)}, "
                 f"got {tuple(tensor.shape)}"
+            )
+        if key in bound.op.of_blocks and not tensor.is_contiguous():
+            raise ValueError(
+                f"{name}: out for {key!r} must be contiguous, got strides {tensor.stride()}; leave "
+                "it out, and copy"
             )
         if tensor.dtype != bound.output_dtype(key):
             raise TypeError(

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPTIONS",
     "check_chain",
+    "check_free",
     "functors_of",
     "operands_of",
     "optional_of",
@@ -130,25 +131,25 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
                 f"{name}: {functor!r} cannot stand in load, parts of which are not computed; what "
                 "a load returns is a Save"
             )
-        if functor.quantizes is not None:
+        if functor.quantizes is not None or functor.block is not None:
             _check_last(op, side, functor, chain)
         _check_traits(functor)
     return chain
 
 
 def _check_last(op: Declaration, side: str, functor: Functor, chain: tuple[Functor, ...]) -> None:
-    """Raise ValueError for a functor that makes 8 bits of y and is not the last of a STORE."""
+    """Raise ValueError for a functor that has to be the last of a STORE, and is not."""
     name = op.title
     if side == "load":
         raise ValueError(
-            f"{name}: {functor!r} cannot stand in load: what it makes has 8 bits, and is the "
-            "result; put it last in store"
+            f"{name}: {functor!r} cannot stand in load: what it makes is the result; put it last "
+            "in store"
         )
     if chain.index(functor) != len(chain) - 1:
         others = [one for one in chain if one is not functor]
         raise ValueError(
-            f"{name}: {functor!r} must be the last functor of store, since nothing is computed in "
-            f"8 bits; write store={[*others, functor]!r}"
+            f"{name}: {functor!r} must be the last functor of store, since nothing is computed "
+            f"from its result; write store={[*others, functor]!r}"
         )
     if functor.maximum is not None and op.zeroes:
         raise ValueError(
@@ -156,6 +157,12 @@ def _check_last(op: Declaration, side: str, functor: Functor, chain: tuple[Funct
             "elements, which are zero in y alone; leave amax out, or call a norm without a store, "
             "and a Map with the functor of its y"
         )
+
+
+def check_free(op: Any, functor: Functor | None, name: str) -> None:
+    """Raise ValueError if an output of this name has the name of an operand or another output."""
+    if name in op.outputs or name in op.slots:
+        raise ValueError(f"{op.title}: {functor!r}: the name {name!r} is taken; choose another")
 
 
 def functors_of(

@@ -13,10 +13,12 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedops.declare.chains import (
     check_chain,
+    check_free,
     names_of,
     operands_of,
     optional_of,
@@ -40,6 +42,9 @@ class Declaration(Operator):
         able: Those of the results that can have a gradient: "y", unless it has 8 bits, and these.
         quantized: The dtype of y where a functor makes 8 bits of it, or None.
         maxima: The names of the outputs that are a maximum over all elements.
+        block: The columns of a block whose largest value the last functor of the STORE needs:
+            0 for the whole row, None for none.
+        of_blocks: The names of the outputs that have one number for each block.
         taps: The names of the further outputs that functors of the STORE write.
         stream_dtypes: The dtypes of the saved streams whose functors say one, by name.
         drawing: The functors that draw, such as `Dropout`, LOAD before STORE.
@@ -103,11 +108,16 @@ class Declaration(Operator):
         self.quantized = None if last is None else last.quantizes
         maximum = None if last is None else last.maximum
         self.maxima: tuple[str, ...] = () if maximum is None else (maximum,)
-        if {*self.maxima} & {*self.outputs, *self.slots}:
-            raise ValueError(
-                f"{self.title}: {last!r}: the name {maximum!r} is taken; choose another"
-            )
+        if maximum is not None:
+            check_free(self, last, maximum)
         self.outputs += self.maxima
+        self.block = None if last is None else last.block
+        of_blocks = None if last is None else last.of_blocks
+        self.of_blocks: tuple[str, ...] = () if of_blocks is None else (of_blocks.name,)
+        if of_blocks is not None:
+            check_free(self, last, of_blocks.name)
+            self.outputs += self.of_blocks
+            self.stream_dtypes[of_blocks.name] = of_blocks.dtype or torch.float32
         alone = self.quantized or not self.has_result
         self.able = self.joining if alone else ("y", *self.joining)
         chains = self.functors

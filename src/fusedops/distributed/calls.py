@@ -71,6 +71,12 @@ def call_on_ranks(written: OpCall) -> Any:
             f"x.to_local(), and join the results with torch.distributed.all_reduce({amax}, "
             "op=ReduceOp.MAX)"
         )
+    lies = op.store[-1].block_layout if op.of_blocks else "rows"
+    if lies != "rows" and any(one.is_shard() for one in x.placements):
+        raise UnsupportedError(
+            f"{name}: {op.of_blocks[0]!r} of a sharded x has the layout 'rows', got {lies!r}; "
+            "leave it out, or give the op x.to_local()"
+        )
     if call.part_of:
         raise UnsupportedError(
             f"{name}: part_of= is for plain tensors; a DTensor says itself where its shards "

@@ -88,6 +88,8 @@ def _column_parts(text: str, place: tuple[int, int, int, int] | None) -> ColumnP
     rows = op.row_parts
     if rows is None or op.row_operands or op.taps or op.quantized or op.maxima:
         return None
+    if op.block is not None:
+        return None
     if rows.own is None and op.masked:
         return None  # how many columns of a row are left would have to be counted, too
     if not all(one.elementwise for one in op.store):

@@ -125,7 +125,7 @@ def _forward_strategy(schema: OpSchema) -> OpStrategy:
     named = dict(zip(("", *call.names), specs, strict=True))
     layouts = _layouts(op, named, call.dim, call.draw is not None, bool(call.part_of))
     names = (*op.outputs, KEPT) if call.keep else op.outputs
-    of_rows = {*op.statistics, KEPT}
+    of_rows = {*op.statistics, *op.of_blocks, KEPT}  # blocks come after the rows
 
     def placed(layout: Layout) -> tuple[list[Any], list[Any]]:
         inputs = [one.placed(layout) for one in operands]

@@ -118,6 +118,8 @@ def _place(bound: Bound, name: str, info: Planned | None, *, out: bool = False) 
         return Place(dtype, shape, "not touched", None, "nothing is launched", 0)
     view = info.call.views["out", name] if out else info.call.views[name]
     lies = ["one value" if name in bound.op.maxima else _columns_lie(view)]
+    if name in bound.op.of_blocks:
+        lies = ["one value a block" if bound.op.block else "one value a row"]
     if tensor is not None and not out and name in bound.tables:
         lies = ["looked up by an index"]
     elif tensor is not None and not out and name != "x":

@@ -245,6 +245,8 @@ def _any_rows(bound: Bound, geometry: Geometry) -> bool:
     leading = bound.reduced[0] == bound.x.dim() - len(bound.reduced)
     dims = read_positions(bound.op, bound.x.dim())
     told_apart = bound.op.causal or bool({*dims} - {*bound.reduced})
+    if bound.op.of_blocks and bound.op.store[-1].block_layout != "rows":  # they say how many
+        return False
     return len(geometry.sizes) == 1 and geometry.rows > 1 and leading and not told_apart
 
 

@@ -21,6 +21,7 @@ from fusedops.functors.shipped import *
 
 if TYPE_CHECKING:
     from fusedops.functors.cpp import cpp_functor as cpp_functor
+    from fusedops.functors.dynamic_quantize import DynamicQuantize as DynamicQuantize
     from fusedops.functors.user import functor as functor
 else:
     __all__ = [
@@ -28,15 +29,19 @@ else:
         *coordinates.__all__,
         *fields.__all__,
         *shipped.__all__,
+        "DynamicQuantize",
         "cpp_functor",
         "functor",
     ]
 
+#: The modules of the names that are imported when they are first asked for.
+_HOMES = {"DynamicQuantize": "dynamic_quantize", "cpp_functor": "cpp", "functor": "user"}
+
 
 def __getattr__(name: str) -> Any:
-    """What makes functors of the user's own: it brings a compiler along, which few programs use."""
-    if name not in ("cpp_functor", "functor"):
+    """Import lazily what few programs use; functors of the user's own bring a compiler along."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module("fusedops.functors." + ("user" if name == "functor" else "cpp"))
+    home = importlib.import_module(f"fusedops.functors.{_HOMES[name]}")
     globals()[name] = found = getattr(home, name)
     return found

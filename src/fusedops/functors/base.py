@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
 __all__ = [
+    "BLOCK_LAYOUTS",
+    "WHOLE_ROW",
     "Functor",
     "Operand",
     "Place",
@@ -26,6 +28,17 @@ __all__ = [
     "Stream",
     "TableOf",
 ]
+
+
+#: The `block` of a functor that needs the largest value of a whole row; kWholeRow in C++.
+WHOLE_ROW = 0
+
+
+#: How an output of one number for each block lies. "rows": x's dimensions that are not reduced,
+#: then the blocks of a row. "columns": the blocks, then those. "tiles": flat, in tiles of 128 rows
+#: by 4 blocks, all of 512 numbers; row r and block b of a tile are at
+#: ``16 * (r % 32) + 4 * (r // 32) + b``.
+BLOCK_LAYOUTS = ("rows", "columns", "tiles")
 
 
 class Role(enum.Enum):
@@ -191,6 +204,28 @@ class Functor:
         A float32 tensor without dimensions. `apply` calls ``chain.maximum(name, value)``.
         """
         return None
+
+    @property
+    def block(self) -> int | None:
+        """The columns of a block whose largest value the functor needs (kBlock in C++), or None.
+
+        16, 32, 64 or 128 neighbouring columns, or `WHOLE_ROW`; last in a STORE alone.
+        """
+        return None
+
+    @property
+    def of_blocks(self) -> Stream | None:
+        """The output of one number for each block that a functor with a `block` writes, or None.
+
+        Its shape follows from `block_layout`. `apply` calls ``chain.keep_blocks(name, values)`` with
+        one value a block in the last dimension.
+        """
+        return None
+
+    @property
+    def block_layout(self) -> str:
+        """How `of_blocks` lies, one of `BLOCK_LAYOUTS`."""
+        return "rows"
 
     @property
     def draws(self) -> str | None:

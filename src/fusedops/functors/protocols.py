@@ -62,6 +62,9 @@ class Writer(Protocol):
     def number(self, value: float) -> str:
         """Append a constant of the declaration, in the compute type."""
 
+    def of_blocks(self, name: str, layout: str) -> str:
+        """Append the output of a number for each block, whose columns are the blocks of a row."""
+
     def absent(self) -> str:
         """Append a placeholder for a member that the declaration leaves out."""
 
@@ -131,6 +134,9 @@ class Chain(Protocol):
 
     def maximum(self, name: str, value: Tensor) -> None:
         """Keep the largest magnitude of a value of the STORE as an output."""
+
+    def keep_blocks(self, name: str, values: Tensor) -> None:
+        """Keep a number of each block of columns, which the last dimension counts, as an output."""
 
     def dropout(self, functor: Any) -> tuple[Tensor, float]:
         """Draw the mask of a functor that draws.

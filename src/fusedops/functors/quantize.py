@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Quantize"]
 
-_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Quantize(Functor):
 
     def __post_init__(self) -> None:
         check_name(self, "scale", self.scale)
-        if not isinstance(self.dtype, torch.dtype) or self.dtype not in _EIGHT_BITS:
-            allowed = " or ".join(map(str, _EIGHT_BITS))
+        if not isinstance(self.dtype, torch.dtype) or self.dtype not in EIGHT_BITS:
+            allowed = " or ".join(map(str, EIGHT_BITS))
             raise TypeError(
                 f"Quantize: dtype must be {allowed}, got {shortened(self.dtype)}; dtypes of 16 "
                 "bits and more are chosen with dtype= of the call"

@@ -210,6 +210,17 @@ class ArgumentWriter:
         """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""
         return self.view(self._outputs[name]) if name in self._outputs else self.unread()
 
+    def of_blocks(self, name: str, layout: str) -> str:
+        """Append a tensor of one number for each block of columns, which are its columns."""
+        storage, (rows, step, _), _, patch, _ = self._outputs[name]
+        # Written one by one: with their strides, so that one type serves any number of blocks.
+        if patch is not None:
+            self.patches.append((len(self.words), *patch))
+        self.words += (0, *rows, step)
+        if layout == "tiles":
+            return f"TiledView<{storage}, {len(rows)}>"
+        return f"View<{storage}, {len(rows)}, Column::kStrided, 1>"
+
     def output_gradient(self, name: str) -> str:
         """Append the gradient of a saved stream, which the backward pass adds at that place."""
         view = self._output_gradients.get(name)

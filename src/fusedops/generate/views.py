@@ -20,6 +20,7 @@ __all__ = [
     "Number",
     "Part",
     "View",
+    "blocks_view",
     "contiguous",
     "filled",
     "kept_view",
@@ -36,6 +37,7 @@ STORAGE: dict[torch.dtype, str] = {
     torch.float64: "double",
     torch.float8_e4m3fn: "float8_e4m3",
     torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e8m0fnu: "uint8_t",  # an exponent, which functors write as one
     torch.bool: "uint8_t",
     torch.uint8: "uint8_t",
     torch.int8: "int8_t",
@@ -175,6 +177,15 @@ def widened(part: Part, reduced: Sequence[int]) -> Part:
         shape.insert(dim, 1)
         strides.insert(dim, 0)
     return tuple.__new__(Part, (shape, strides, dtype, patch, alignment, shared))
+
+
+def blocks_view(view: View, step: int) -> View:
+    """A view whose columns are the blocks of a row, `step` elements apart.
+
+    `view` is that of a tensor of one number a row, or of as many as there are blocks.
+    """
+    storage, place, width, patch, _ = view
+    return View(storage, Placed(place.row_strides, step), width, patch, shared=False)
 
 
 def kept_view(view: View, numbers: int, width: int) -> View:

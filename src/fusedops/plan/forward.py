@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusedops.bind.bind import KEPT, Bound
 from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.functors import WHOLE_ROW
 from fusedops.generate.source import Member
 from fusedops.plan.members import scheduled
 from fusedops.plan.placing import parts_of
@@ -78,12 +79,14 @@ class Forward:
             columns=columns,
             element_bytes=bound.x.element_size(),
             compute_bytes=bound.compute.itemsize,
-            dropout=len(bound.dropout_slots) > 0,
+            # Packs of one width for all lengths: lanes that hold a block are then neighbours.
+            dropout=len(bound.dropout_slots) > 0 or op.block is not None,
             streams=outline.streams,
             centred=op.centred,
             single=self.single,
+            align=op.block or 0,
         )
-        if op.reduces:
+        if op.reduces or op.block == WHOLE_ROW:
             storage = forced.storage
             tile = schedule.choose(row, target.arch, gpu, storage, forced.forward)
             if not op.has_result and storage is None and tile.chunks > 1:
@@ -96,12 +99,14 @@ class Forward:
     def settled(self, call: Call) -> Call:
         """Decide whether rows go through shared memory as they lie."""
         gpu, bound, op = call.target.gpu, self.bound, self.op
-        if gpu is None or not gpu.bulk_copies or not op.reduces or call.outline.streams == "many":
+        if gpu is None or not gpu.bulk_copies or not (op.reduces or op.block == WHOLE_ROW):
             return call
         tile = call.tile
         assert tile is not None
-        if not op.has_result:
+        if op.block is not None or not op.has_result:  # what is staged is stored by elements
             return call._replace(tile=tile.replaced(staged_bytes=0)) if tile.staged_bytes else call
+        if call.outline.streams == "many":
+            return call
         x, y = call.views["x"], call.views["out", "y"]
         if x.placed[1:] != (1, 1) or y.placed[1:] != (1, 1):  # columns apart, or shared
             return call._replace(tile=tile.replaced(staged_bytes=0)) if tile.staged_bytes else call
@@ -117,9 +122,10 @@ class Forward:
         whole = tuple(bound.x.shape if self.shape is None else self.shape)
         for place, name in enumerate(bound.outputs):
             shape = whole
-            if name == KEPT or name in op.statistics or name in op.maxima:
+            if name == KEPT or name in op.statistics or name in (*op.maxima, *op.of_blocks):
                 shape = bound.output_shape(name)
-            if name in op.maxima:
+            tiles = name in op.of_blocks and op.store[-1].block_layout == "tiles"
+            if name in op.maxima or tiles:  # the rest of the last tiles is zero
                 cleared.append(place)
             dtype = bound.compute if name == KEPT else bound.output_dtype(name)
             outputs.append((dtype, shape))

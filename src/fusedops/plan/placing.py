@@ -146,7 +146,7 @@ def parts_of(
     outline = outline or outline_of(bound)
     x, op = bound.x, bound.op
     saved = [bound.output_dtype(name) for name in op.saves]
-    key = (bound.keep, vectors, x.dtype, bound.dtype, *saved, *bound.out)
+    key = (bound.keep, vectors, bound.blocks, x.dtype, bound.dtype, *saved, *bound.out)
     blanks = outline.blanks.get(key)
     if blanks is None:
         blanks = outline.blanks[key] = _blanks(bound, outline.shared[vectors])
@@ -158,6 +158,8 @@ def parts_of(
     if bound.out or op.maxima:
         for name in bound.op.outputs:
             part = parts["out", name]
+            if name in op.of_blocks:
+                continue
             if name in op.maxima:
                 every = [1] * len(shape), [0] * len(shape)  # one element for all rows
                 parts["out", name] = part._replace(shape=every[0], strides=every[1], shared=True)
@@ -178,6 +180,9 @@ def _blanks(bound: Bound, shared: Collection[str]) -> list[Blank]:
         if name == KEPT:
             if op.kept:  # else there is nothing to write
                 blanks.append(Blank(KEPT, "x", False, op.kept, dtype, patch))
+        elif name in op.of_blocks:  # dense where the call gives it, too: `bind` checks that
+            numbers = max(bound.blocks, 1) if op.store[-1].block_layout == "rows" else 1
+            blanks.append(Blank(key, "x", False, numbers, dtype, patch))
         elif name in bound.out:
             blanks.append(Blank(key, key, True, 0, None, patch))
         else:

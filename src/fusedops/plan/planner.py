@@ -15,18 +15,19 @@ form.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT
+from fusedops.bind.bind import KEPT, Bound
 from fusedops.bind.shard_offset import first_rows
 from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, View, kept_view, views_of
+from fusedops.generate.views import Number, View, blocks_view, kept_view, views_of
 from fusedops.plan.members import declared
 from fusedops.plan.placing import first_query, outline_of, placed, queries, row_maps, row_numbers
 from fusedops.plan.planned import Call, Launch, Pass, Planned, Results
@@ -171,6 +172,9 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
     views = dict(zip(parts, listed, strict=True))
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], one.op.kept, width)
+    for name in bound.op.of_blocks:
+        if ("out", name) in views:
+            views["out", name] = blocks_view(views["out", name], _block_step(bound))
     call = Call(
         one,
         target,
@@ -186,6 +190,14 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
         tile,
     )
     return one.settled(call)
+
+
+def _block_step(bound: Bound) -> int:
+    """The step from the number of one block to that of the next, or the tiles of a row."""
+    layout = bound.op.store[-1].block_layout
+    if layout == "tiles":
+        return -(-bound.blocks // 4)
+    return math.prod(bound.row_shape) if layout == "columns" else 1
 
 
 def _generated(call: Call) -> tuple[Planned, Form | None]:

@@ -286,7 +286,7 @@ def _chosen(call: ProductCall, target: Target, forced: ProductConfig | None) -> 
 
 def able(epilogue: Map) -> bool:
     """Whether a tile of a product can run the functors, each element by itself."""
-    return epilogue.quantized is None and not epilogue.maxima
+    return epilogue.quantized is None and not epilogue.maxima and epilogue.block is None
 
 
 def reads_product(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> bool:

@@ -76,7 +76,7 @@ class ProductOp(CalledOp):
         self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
         self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
         for each in self.epilogues[:-1]:
-            if each.quantized is not None:
+            if each.quantized is not None or each.block is not None:
                 raise ValueError(
                     f"{name}: {each.store[-1]!r} cannot stand before a product, which reads what "
                     "it makes; it may be the last functor of the op"

@@ -138,6 +138,18 @@ class Chain:
         found = value.detach().abs()
         self.saved[name] = found.amax() if found.numel() else found.new_zeros(())
 
+    def keep_blocks(self, name: str, values: Tensor) -> None:
+        """Keep a number of each block as an output."""
+        found = values.detach()
+        layout = self._bound.op.store[-1].block_layout
+        if layout == "tiles":
+            found = found.reshape(-1, found.shape[-1])
+            rows, blocks = (-size % part for size, part in zip(found.shape, (128, 4), strict=True))
+            found = torch.nn.functional.pad(found, (0, blocks, 0, rows))
+            found = found.reshape(-1, 4, 32, found.shape[-1] // 4, 4)
+            found = found.permute(0, 3, 2, 1, 4).flatten()
+        self.saved[name] = found.movedim(-1, 0) if layout == "columns" else found
+
     def rounded(self, name: str, value: Tensor) -> Tensor:
         """A value as the stream of this name holds it; its gradient passes as it is."""
         dtype = self._bound.output_dtype(name)

@@ -34,7 +34,8 @@ def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) ->
     """
     one = Forward(bound, shape=shape)
     if bound.x.numel() == 0:
-        if bound.columns == 0 and any(name in op.statistics for name in op.outputs):
+        of_rows = {*op.statistics, *op.of_blocks}
+        if bound.columns == 0 and not of_rows.isdisjoint(op.outputs):
             return op.wrap(run(bound))  # rows without columns have statistics
         return runtime_plan(one, (), one.results(None), None)
     if len(bound.reduced) > 1 and columns_apart(bound):

@@ -128,6 +128,7 @@ class Row(NamedTuple):
         centred: Whether the operator subtracts a mean.
         single: Whether a row in chunks is to have a kernel for its length alone, with its bucket's
             tile.
+        align: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
     """
 
     columns: int
@@ -137,6 +138,7 @@ class Row(NamedTuple):
     streams: str = "many"
     centred: bool = False
     single: bool = False
+    align: int = 0
 
     @property
     def width(self) -> int:
@@ -217,7 +219,9 @@ def row_bucket(row: Row, cluster_limit: int) -> Bucket:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, fills, cluster_limit)
 
-    bucket = bucket_of(row.columns, row.width, row.cut, tile_at, padded=row.dropout)
+    bucket = bucket_of(
+        row.columns, row.width, row.cut, tile_at, padded=row.dropout, align=row.align
+    )
     return single_length(bucket, row.columns) if row.single else bucket
 
 

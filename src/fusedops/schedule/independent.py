@@ -118,7 +118,15 @@ def _bucket(row: Row, values: tuple[int, int]) -> Bucket:
     def tile_at(columns: int, fills: bool) -> Tile:
         return _tile(row, columns, values)
 
-    return bucket_of(row.columns, row.width, row.cut, tile_at, shared=False, padded=row.dropout)
+    return bucket_of(
+        row.columns,
+        row.width,
+        row.cut,
+        tile_at,
+        shared=False,
+        padded=row.dropout,
+        align=row.align,
+    )
 
 
 def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:

@@ -124,20 +124,24 @@ def tile_of(
     return evened(Tile(threads, packs, width, chunks, threads * packs * width), columns, chunks)
 
 
-def evened(tile: Tile, columns: int, chunks: int) -> Tile:
+def evened(tile: Tile, columns: int, chunks: int, align: int = 0) -> Tile:
     """The tile with `chunks` chunks of even size, or fewer, for rows of so many columns.
 
     They are no more columns than the tile was cut for. So no block waits for a fuller one, and most
     packs are surely full: where the last chunk is nearly empty, each access of every chunk has to
-    be predicated.
+    be predicated. `align` is as for `bucket_of`.
     """
     if chunks == 1:
         return tile
     packs_of_row = ceil_div(columns, tile.width)
-    even = min(
-        CHUNK_PACKS * ceil_div(packs_of_row, CHUNK_PACKS * chunks), tile.threads * tile.packs
-    )
+    step = _chunk_packs(tile.width, align)
+    even = min(step * ceil_div(packs_of_row, step * chunks), tile.threads * tile.packs)
     return tile._replace(chunks=ceil_div(packs_of_row, even), chunk=even * tile.width)
+
+
+def _chunk_packs(width: int, align: int) -> int:
+    """Chunks begin at a multiple of this many packs."""
+    return max(CHUNK_PACKS, align // width)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -205,6 +209,7 @@ def bucket_of(
     tile_at: Callable[[int, bool], Tile],
     shared: bool = True,
     padded: bool = False,
+    align: int = 0,
 ) -> Bucket:
     """The bucket of a row.
 
@@ -217,6 +222,7 @@ def bucket_of(
             is a power of two.
         padded: Whether packs are wider than the columns and accesses ask for, as with dropout;
             short rows then have fewer buckets.
+        align: Columns, a power of two, at a multiple of which chunks have to begin.
     """
     top = longest(columns, width, pieces, padded)
     if columns == top and not (padded and columns <= SHORTEST_PADDED_CUT):
@@ -235,14 +241,14 @@ def bucket_of(
         top = above
     low += 1
     chunks = _chunks(tile, shared)
-    full = _full(columns, tile, chunks)
+    full = _full(columns, tile, chunks, align)
     if chunks > 1:
         # The last chunk of the shortest rows lacks a pack that all others have.
-        low = max(low, _fewest(full, tile, chunks))
-        top = min(top, _fewest(full + 1, tile, chunks) - 1)
+        low = max(low, _fewest(full, tile, chunks, align))
+        top = min(top, _fewest(full + 1, tile, chunks, align) - 1)
     else:
-        full = _full(low, tile, chunks)
-    return Bucket(low, top, evened(tile, columns, chunks), False, full)
+        full = _full(low, tile, chunks, align)
+    return Bucket(low, top, evened(tile, columns, chunks, align), False, full)
 
 
 def single_length(bucket: Bucket, columns: int) -> Bucket:
@@ -326,19 +332,20 @@ def _chunks(tile: Tile, shared: bool) -> int:
     return power_of_two_above(tile.chunks) if shared else tile.chunks
 
 
-def _full(columns: int, tile: Tile, chunks: int) -> int:
+def _full(columns: int, tile: Tile, chunks: int, align: int) -> int:
     """Packs that are full in every thread, in all rows of at least so many columns."""
-    return max(0, columns // chunks - _shortage(tile, chunks)) // (tile.threads * tile.width)
+    return max(0, columns // chunks - _shortage(tile, chunks, align)) // (tile.threads * tile.width)
 
 
-def _fewest(full: int, tile: Tile, chunks: int) -> int:
+def _fewest(full: int, tile: Tile, chunks: int, align: int) -> int:
     """The shortest rows that have so many full packs in every thread."""
-    return chunks * (full * tile.threads * tile.width + _shortage(tile, chunks)) if full else 0
+    short = _shortage(tile, chunks, align)
+    return chunks * (full * tile.threads * tile.width + short) if full else 0
 
 
-def _shortage(tile: Tile, chunks: int) -> int:
+def _shortage(tile: Tile, chunks: int, align: int) -> int:
     """By how many columns at most the last chunk of a row is shorter than the row's share.
 
-    Chunks are rounded up to CHUNK_PACKS packs.
+    Chunks are rounded up to CHUNK_PACKS packs or more.
     """
-    return (chunks - 1) * CHUNK_PACKS * tile.width
+    return (chunks - 1) * _chunk_packs(tile.width, align) * tile.width

@@ -7,12 +7,13 @@ They guard no size that is dynamic: `bind` checks stand-ins, and the real call t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, bind
+from fusedops.bind.bind import KEPT, bind, blocks_shape
 from fusedops.bind.operands import check_device
 from fusedops.bind.scalars import check_draw
 from fusedops.functors import TableOf
@@ -78,6 +79,11 @@ def fake_forward(*arguments: Any) -> list[Tensor]:
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
     shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
     shapes.update((name, []) for name in called.maxima)
+    for name in called.of_blocks:
+        columns = math.prod([x.shape[at] for at in bound.reduced])
+        block = called.block
+        count = (columns + block - 1) // block if block else 1
+        shapes[name] = list(blocks_shape(called.store[-1].block_layout, tuple(rows), count))
     return [
         x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
         for name in bound.outputs

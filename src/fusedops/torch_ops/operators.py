@@ -186,7 +186,7 @@ def drawn_for(draw: Tensor | None) -> Any:
 def _nothing(bound: Bound) -> list[Tensor]:
     """The outputs of a call without elements; rows without columns have statistics."""
     known = run(bound) if bound.columns == 0 else {}
-    own = {*bound.op.statistics, *bound.op.maxima}
+    own = {*bound.op.statistics, *bound.op.maxima, *bound.op.of_blocks}
     known = known or dict.fromkeys(bound.op.maxima, bound.x.new_zeros((), dtype=torch.float32))
     return [
         known[name]

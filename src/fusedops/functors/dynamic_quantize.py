@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Results of 8 bits whose scales the kernel finds. Imported when it is first asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedops.errors import shortened
+from fusedops.functors.base import BLOCK_LAYOUTS, WHOLE_ROW, Functor, Reads, Stream
+from fusedops.functors.fields import check_flag, check_stream, shown
+from fusedops.functors.quantize import EIGHT_BITS
+
+if TYPE_CHECKING:
+    from fusedops.functors.protocols import Chain, Writer
+
+__all__ = ["DynamicQuantize"]
+
+_BLOCKS = (16, 32, 64, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicQuantize(Functor):
+    """``round(v / scale)`` in 8 bits, with a scale for each row or block that the call finds.
+
+    The last functor of a STORE. `Quantize` multiplies by a scale that the caller has; here the
+    scale follows from the largest ``abs(v)`` of a row, or of each 16, 32, 64 or 128 neighbouring
+    columns, in the same kernel:
+
+    ======================  ================================================================
+    ``scale_dtype``         scale of a block whose largest magnitude is a, where M is the
+                            largest number of `dtype`
+    ======================  ================================================================
+    float32                 ``a / M``, rounded to float32, and 2^-126 at least
+    float32, powers_of_two  that, rounded up to a power of two
+    float8_e8m0fnu          ``2 ** (floor(log2(a)) - floor(log2(M)))``, as OCP's MX
+                            specification has it, and 2^-127 at least; what is then beyond
+                            M saturates
+    ======================  ================================================================
+
+    A block of zeros has the scale 1. A block that holds Inf or NaN has the scale NaN, and all of it
+    is NaN. y is ``round(v * (1 / scale))``, with ``1 / scale`` rounded to float32: to nearest even,
+    saturating. So ``y.float() * scale`` is v to half a step of the dtype at that scale. For the
+    same v the bits are the same on every device, whatever the schedule.
+
+    `scales` is a further output. With rows for x's dimensions that are not reduced, and blocks for
+    1 or ``ceil(columns / per)``, it has the shape
+
+    - ``(rows..., blocks)`` with the layout "rows": ``scale_a`` of ``torch._scaled_mm`` for scales
+      per row;
+    - ``(blocks, rows...)`` with "columns": ``scales.t()`` is its ``scale_a`` per 128;
+    - one dimension with "tiles": tiles of 128 rows by 4 blocks, all of 512 numbers, as products with
+      block scales read them from sm_100 on. In a tile, row r and block b are at
+      ``16 * (r % 32) + 4 * (r // 32) + b``. What no row or block has is zero.
+
+    As of `Quantize`, y has no gradient; put a `Tap` before it for one of the value.
+
+    Args:
+        dtype: torch.float8_e4m3fn or torch.float8_e5m2.
+        scales: The name of the output with the scales.
+        per: "row", or the columns of a block: 16, 32, 64 or 128.
+        scale_dtype: torch.float32 or torch.float8_e8m0fnu.
+        powers_of_two: Whether scales of float32 are powers of two.
+        layout: How scales lie: "rows", "columns" or "tiles".
+
+    Raises:
+        TypeError, ValueError: A name cannot be that of a result, or another argument is none of
+            those above.
+
+    >>> import torch, fusedops as fo
+    >>> op = fo.Map(store=[fo.DynamicQuantize(torch.float8_e4m3fn)])
+    >>> y, scales = op(torch.tensor([[1.0, -224.0], [0.0, 0.0]]))
+    >>> y.float(), scales
+    (tensor([[   2., -448.],
+            [   0.,    0.]]), tensor([[0.5000],
+            [1.0000]]))
+    """
+
+    dtype: torch.dtype
+    scales: str = "scales"
+    _: dataclasses.KW_ONLY
+    per: str | int = "row"
+    scale_dtype: torch.dtype = torch.float32
+    powers_of_two: bool = False
+    layout: str = "rows"
+    header: ClassVar[str] = "dynamic_quantize.cuh"
+    differentiable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dtype, torch.dtype) or self.dtype not in EIGHT_BITS:
+            allowed = " or ".join(map(str, EIGHT_BITS))
+            raise TypeError(
+                f"DynamicQuantize: dtype must be {allowed}, got {shortened(self.dtype)}"
+            )
+        check_stream(self, "scales", self.scales)
+        if self.per != "row" and (type(self.per) is not int or self.per not in _BLOCKS):
+            raise ValueError(
+                f"DynamicQuantize: per must be 'row' or the columns of a block, one of "
+                f"{', '.join(map(str, _BLOCKS))}, got {shortened(self.per)}"
+            )
+        if self.scale_dtype not in (torch.float32, torch.float8_e8m0fnu):
+            raise TypeError(
+                "DynamicQuantize: scale_dtype must be torch.float32 or torch.float8_e8m0fnu, got "
+                f"{shortened(self.scale_dtype)}"
+            )
+        check_flag(self, "powers_of_two")
+        if self.layout not in BLOCK_LAYOUTS:
+            raise ValueError(
+                f"DynamicQuantize: layout must be one of {', '.join(map(repr, BLOCK_LAYOUTS))}, got "
+                f"{shortened(self.layout)}"
+            )
+        if self.powers_of_two and self.scale_dtype is not torch.float32:
+            raise ValueError(
+                f"DynamicQuantize: powers_of_two=True is for scales of torch.float32, got "
+                f"{self.scale_dtype}, which has no other numbers; leave powers_of_two out"
+            )
+
+    @property
+    def quantizes(self) -> torch.dtype:
+        return self.dtype
+
+    @property
+    def block(self) -> int:
+        return self.per if isinstance(self.per, int) else WHOLE_ROW
+
+    @property
+    def of_blocks(self) -> Stream:
+        return Stream(self.scales, None, self.scale_dtype)
+
+    @property
+    def block_layout(self) -> str:
+        return self.layout
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
+
+    def apply(self, x: Tensor, chain: Chain) -> Tensor:
+        columns, most = x.shape[-1], torch.finfo(self.dtype).max
+        size = self.block or max(columns, 1)
+        blocks = -(-columns // size) if self.block else 1
+        padded = torch.nn.functional.pad(x.detach(), (0, blocks * size - columns))
+        amax = padded.reshape(*x.shape[:-1], blocks, size).abs().amax(-1).float()
+        scale, inverse = self._scales(amax, most)
+        chain.keep_blocks(self.scales, scale)
+        wide = inverse.repeat_interleave(size, -1)[..., :columns].to(x.dtype)
+        return (x * wide).clamp(-most, most)
+
+    def _scales(self, amax: Tensor, most: float) -> tuple[Tensor, Tensor]:
+        """The scales of blocks with these largest magnitudes, and their reciprocals, as floats."""
+        bits = amax.view(torch.int32)
+        if self.scale_dtype is torch.float8_e8m0fnu:
+            exponent = ((bits >> 23) - int(math.log2(most))).clamp(min=0)
+            exponent = exponent.masked_fill(amax == 0, 127)
+            inverse = ((254 - exponent) << 23).view(torch.float32)
+            inverse = inverse.masked_fill(~amax.isfinite(), torch.nan)
+            code = exponent.masked_fill(~amax.isfinite(), 255)
+            # Exact: the number of this exponent, and NaN where it has all bits.
+            least = torch.where(code > 0, code << 23, 1 << 22)
+            scale = least.int().view(torch.float32).masked_fill(code == 255, torch.nan)
+            return scale, inverse
+        scale = (amax / most).clamp(min=torch.finfo(torch.float32).tiny)
+        if self.powers_of_two:
+            scale = ((scale.view(torch.int32) + 0x7FFFFF) >> 23 << 23).view(torch.float32)
+        scale = scale.masked_fill(amax == 0, 1).masked_fill(~amax.isfinite(), torch.nan)
+        return scale, 1 / scale
+
+    def emit(self, writer: Writer) -> str:
+        scales = writer.of_blocks(self.scales, self.layout)
+        kind = "kPower" if self.powers_of_two else "kNearest"
+        if self.scale_dtype is torch.float8_e8m0fnu:
+            kind = "kE8M0"
+        most = int(torch.finfo(self.dtype).max)
+        return f"DynamicQuantize<{scales}, {self.block}, {most}, Scaling::{kind}>"
+
+    def __repr__(self) -> str:
+        return shown(self)
