@@ -15,6 +15,17 @@ import fusedops as fo
 
 ROWS, SCORES = (3, 8), (2, 3, 5, 5)
 
+
+class _Loss(fo.nn.CrossEntropyLoss):
+    def forward(self, x):
+        return super().forward(x, torch.arange(3))
+
+
+class _LinearLoss(fo.nn.LinearCrossEntropyLoss):
+    def forward(self, x):
+        return super().forward(x, torch.arange(3))
+
+
 #: What makes each module, the shapes of a call, and the numbers that change after the first call.
 MODULES = {
     "AttentionSoftmax": (
@@ -45,6 +56,12 @@ MODULES = {
         lambda: fo.nn.MLP(8, 8, activation=gelu(), p=0.1, p_hidden=0.2),
         (ROWS, ROWS),
         {"p": 0.3, "p_hidden": 0.4},
+    ),
+    "CrossEntropyLoss": (_Loss, (ROWS,), {"label_smoothing": 0.1, "z_loss": 0.1}),
+    "LinearCrossEntropyLoss": (
+        lambda: _LinearLoss(8, 2500, softcap=3.0),  # two blocks
+        (ROWS,),
+        {"label_smoothing": 0.1, "z_loss": 0.1, "softcap": 2.0},
     ),
 }
 

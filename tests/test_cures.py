@@ -134,7 +134,9 @@ def test_an_activation_in_a_chain(given, call):
 @pytest.mark.parametrize(
     "given",
     [nn.GELU("tanh"), nn.GELU(), nn.ReLU(inplace=True), nn.Tanh(), functional.silu],
-    ids=lambda given: getattr(given, "__name__", str(given)),  # no address, which differs by process
+    ids=lambda given: getattr(
+        given, "__name__", str(given)
+    ),  # no address, which differs by process
 )
 def test_an_activation_that_the_library_has(given):
     for declare in CHAINS:

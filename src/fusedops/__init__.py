@@ -36,6 +36,7 @@ _NAMES = [
     "L2NormResult",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropy",
     "LogSoftmax",
     "MLP",
     "Map",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:  # imported by __getattr__
     from fusedops.product import MLP as MLP
     from fusedops.product import GroupedLinear as GroupedLinear
     from fusedops.product import Linear as Linear
+    from fusedops.product import LinearCrossEntropy as LinearCrossEntropy
     from fusedops.product import Matmul as Matmul
 
 # Elsewhere at once: saved programs of torch need the operators that this registers.

@@ -200,12 +200,12 @@ WANTED = (
         "fo.CrossEntropy(load=[fo.Softcap('cap')])",
     ),
     Wanted(
-        ("LinearCrossEntropy", "LinearCrossEntropyLoss", "FusedLinearCrossEntropy"),
-        "newer releases of torch (functional.linear_cross_entropy), Liger-Kernel and "
-        "cut-cross-entropy have it without all logits in memory; the chain of all releases is",
-        "torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, w), target)",
+        ("FusedLinearCrossEntropy", "CutCrossEntropy", "ChunkedCrossEntropy"),
+        "a linear layer and its loss by blocks of classes, without all logits in memory, is",
+        "fusedops.LinearCrossEntropy(load=[fusedops.Softcap('cap')])",
         "a linear layer and cross entropy without all logits",
-        write="F.linear_cross_entropy(...)",
+        "how-to/losses.md",
+        "fo.LinearCrossEntropy()",
     ),
     Wanted(
         ("BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"),

@@ -17,7 +17,7 @@ from typing import NoReturn
 from fusedops.nn.attention import AttentionSoftmax
 from fusedops.nn.group_norm import GroupNorm
 from fusedops.nn.linear import MLP, Linear
-from fusedops.nn.losses import CrossEntropyLoss
+from fusedops.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from fusedops.nn.norms import LayerNorm, RMSNorm
 from fusedops.nn.residual import ResidualLayerNorm, ResidualRMSNorm
 
@@ -28,6 +28,7 @@ __all__ = [
     "GroupNorm",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropyLoss",
     "RMSNorm",
     "ResidualLayerNorm",
     "ResidualRMSNorm",

@@ -1,17 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy as a module with torch's arguments."""
+"""Cross entropy, alone and after a linear layer, as modules with torch's arguments."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fusedops import ops
-from fusedops.nn.base import Declares, declared
+from fusedops.functors import Bias, Softcap
+from fusedops.nn.base import Declares, check_dtype, declared
+from fusedops.product import LinearCrossEntropy
 
-__all__ = ["CrossEntropyLoss"]
+__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 
 
 class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
@@ -101,6 +104,104 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
         """The arguments that are not torch's defaults."""
         defaults = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "inplace": False}
         shown = [f"reduction={self.reduction!r}"]
+        for name, one in defaults.items():
+            if getattr(self, name) != one:
+                shown.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(shown)
+
+
+class LinearCrossEntropyLoss(Declares):
+    r"""``CrossEntropyLoss(Linear(x))`` whose logits never exist whole: a language model's end.
+
+    As `torch.nn.LinearCrossEntropyLoss`, whose parameters it has by the same names,
+    ``linear.weight`` of shape (C, K) and ``linear.bias`` of shape (C,), so that one loads the state
+    of the other. x has shape (..., K), and the target, of any integer dtype, shape (...). The loss
+    is float32 (float64 where x is). `fusedops.LinearCrossEntropy` says how it is computed.
+
+    Args:
+        in_features: K.
+        num_classes: C.
+        bias: Whether a learnt bias is added to the logits.
+        device: The device of the parameters.
+        dtype: Their dtype.
+        reduction: ``"mean"`` over the rows that count, ``"sum"`` or ``"none"``.
+        ignore_index: The target of rows that do not count.
+        label_smoothing: The share in [0, 1] of the target that all classes have in equal parts.
+        z_loss: ``z_loss * lse ** 2`` is added to the loss of each row.
+        softcap: A number: logits become ``softcap * tanh(logits / softcap)``; None for none.
+
+    Raises:
+        TypeError: dtype is no floating dtype of the library, or ignore_index no int.
+        ValueError: A number is out of its range.
+
+    >>> import torch, fusedops as fo
+    >>> loss = fo.nn.LinearCrossEntropyLoss(8, 100, softcap=30.0)
+    >>> loss(torch.zeros(2, 3, 8), torch.tensor([[3, 4, -100], [5, 6, 7]]))
+    tensor(4.6052, grad_fn=<DivBackward0>)
+    """
+
+    _settings = frozenset({"ignore_index", "reduction", "label_smoothing", "z_loss", "softcap"})
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_dtype("LinearCrossEntropyLoss", dtype)
+        self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
+        self.softcap = softcap
+        self._settle()
+
+    def _key(self) -> tuple[Any, ...]:
+        numbers = (self.ignore_index, self.label_smoothing, self.z_loss)
+        biased, capped = self.linear.bias is not None, self.softcap is not None
+        return (LinearCrossEntropy, *numbers, self.reduction, biased, capped)
+
+    def _declare(self) -> None:
+        key = self._key()
+        if key not in declared:
+            *_, biased, capped = key
+            declared[key] = LinearCrossEntropy(
+                load=[*[Bias("bias")] * biased, *[Softcap("softcap")] * capped],
+                ignore_index=self.ignore_index,
+                label_smoothing=self.label_smoothing,
+                z_loss=self.z_loss,
+                reduction=self.reduction,
+            )
+
+    def op(self) -> LinearCrossEntropy:
+        """The op that the module calls."""
+        found: LinearCrossEntropy = declared[self._key()]
+        return found
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss; the arguments have torch's names."""
+        operands: dict[str, Any] = {}
+        if self.linear.bias is not None:
+            operands["bias"] = self.linear.bias
+        if self.softcap is not None:
+            operands["softcap"] = self.softcap
+        loss: Tensor = self.op()(input, self.linear.weight, target=target, **operands)
+        return loss
+
+    def extra_repr(self) -> str:
+        """The arguments that are not the defaults."""
+        shown = [f"reduction={self.reduction!r}"]
+        defaults = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": None}
         for name, one in defaults.items():
             if getattr(self, name) != one:
                 shown.append(f"{name}={getattr(self, name)!r}")

@@ -16,6 +16,7 @@ prebuild, explain, torch_ops, map.
 from fusedops.product.declaration import ProductOp
 from fusedops.product.grouped import GroupedLinear
 from fusedops.product.linear import Linear, Matmul
+from fusedops.product.linear_cross_entropy import LinearCrossEntropy
 from fusedops.product.mlp import MLP
 
-__all__ = ["MLP", "GroupedLinear", "Linear", "Matmul", "ProductOp"]
+__all__ = ["MLP", "GroupedLinear", "Linear", "LinearCrossEntropy", "Matmul", "ProductOp"]
