@@ -3,29 +3,34 @@
 """The C++ entry points: what a dispatch takes to compile with nvcc, and device time by columns.
 
 Each part is measured with the LOADs and STOREs of fusedops and with structs of a user's own, which
-a dispatch cannot see into.
+a dispatch cannot see into, beside the kernel that Python generates for the same work.
 """
 
 import concurrent.futures
 import ctypes
+import functools
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ceiling
 import torch
+from plain import PLAIN
 from points import ROWS
 from results import Result
-from timing import graph_seconds, sets
+from timing import graph_seconds, sets, side_stream
+from torch import Tensor
 
 from fusedops.jit import env
+from fusedops.run import single_length
 
 SOURCE = Path(__file__).with_suffix(".cu")
 HALF = torch.float16
+GENERATED = "generated"
 PARTS = ("softmax", "softmax_gradient", "layer_norm", "layer_norm_dx", "layer_norm_gradient")
 COMPILE_SECONDS = 10.0  # With nvcc on two cores.
 COLUMNS = (256, 1024, 4096, 5120, 16384, 32768, 50264, 65536, 131072)
@@ -50,9 +55,13 @@ def sweeps() -> Iterator[Result]:
             ]
             for each in waiting:
                 each.result()
+        found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
         for (part, flags), library in zip(sources, built, strict=True):
             by = "structs of one's own" if flags else "fusedops"
-            yield from _sweep(part, by, getattr(ctypes.CDLL(str(library)), part))
+            found[part][by] = getattr(ctypes.CDLL(str(library)), part)
+        for part, functions in found.items():
+            for columns in COLUMNS:
+                yield from _beside(part, functions, columns)
 
 
 def _compiled(nvcc: str, library: Path) -> Iterator[Result]:
@@ -80,47 +89,77 @@ def _compile(
     subprocess.run([*before, nvcc, *flags, *linked], check=True)
 
 
-def _sweep(part: str, by: str, function: Any) -> Iterator[Result]:
+def _beside(part: str, functions: Mapping[str, Any], columns: int) -> Iterator[Result]:
+    """The kernel that Python generates, and the dispatches, by the same tensors."""
     reads = 1 if part in ("softmax", "layer_norm") else 2
-    for columns in COLUMNS:
-        rows = min(ROWS, MOST // columns)
-        elements = rows * columns
-        moved = (reads + 1) * elements * HALF.itemsize
-        best = ceiling.seconds(elements, HALF, reads, 1)
-        calls = [_call(part, function, rows, columns) for _ in range(sets(moved))]
-        seconds = graph_seconds(calls)
-        yield Result("dispatch", f"{part} ({rows}, {columns})", by, seconds, moved, best)
-        del calls
-        torch.cuda.empty_cache()
+    rows = min(ROWS, MOST // columns)
+    elements = rows * columns
+    moved = (reads + 1) * elements * HALF.itemsize
+    best = ceiling.seconds(elements, HALF, reads, 1)
+    case = f"{part} ({rows}, {columns})"
+    given = [tensors(part, rows, columns) for _ in range(sets(moved))]
+    torch.cuda.synchronize()  # The calls are captured on another stream.
+    calls = [generated(part, each) for each in given]
+    with torch.cuda.stream(side_stream()):
+        calls[0]()
+        single_length.settle(calls[0])
+    against = graph_seconds(calls)
+    yield Result("dispatch", case, GENERATED, against, moved, best)
+    del calls
+    for by, function in functions.items():
+        seconds = graph_seconds([_call(part, function, each) for each in given])
+        yield Result("dispatch", case, by, seconds, moved, best, against)
+    del given
+    torch.cuda.empty_cache()
 
 
-def _call(part: str, function: Any, rows: int, columns: int) -> Callable[[], None]:
-    """One call with tensors of its own, in the order of dispatch.cu."""
+def tensors(part: str, rows: int, columns: int) -> list[Tensor]:
+    """What one call takes, in the order of dispatch.cu: x or y; the result; dy; and so on."""
 
-    def made(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
+    def made(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
         return torch.randn(shape, device="cuda", dtype=dtype)
 
-    tensors = [made(rows, columns), made(rows, columns)]
+    found = [made(rows, columns), made(rows, columns)]
     if part == "layer_norm":
-        tensors += [made(columns), made(columns)]
+        found += [made(columns), made(columns)]
     elif part != "softmax":
-        tensors += [made(rows, columns)]
+        found += [made(rows, columns)]
     if part == "layer_norm_dx":
-        tensors += [made(columns), *(made(rows, dtype=torch.float32) for _ in "mr")]
-    rest: list[Any] = []
+        found += [made(columns), *(made(rows, dtype=torch.float32) for _ in "mr")]
     if part == "layer_norm_gradient":
-        tensors += [made(columns), made(rows, 3, dtype=torch.float32), made(columns), made(columns)]
-        needed = ctypes.c_size_t()
-        query = [None, ctypes.c_size_t(0), ctypes.byref(needed)]
-        _check(_run(function, rows, columns, tensors, query))
-        tensors.append(torch.empty(max(1, needed.value), dtype=torch.uint8, device="cuda"))
-        rest = [ctypes.c_size_t(needed.value), None]
-    return lambda: _check(_run(function, rows, columns, tensors, rest))
+        found += [made(columns), made(rows, 3, dtype=torch.float32), made(columns), made(columns)]
+    return found
 
 
-def _run(
-    function: Any, rows: int, columns: int, tensors: list[torch.Tensor], rest: list[Any]
-) -> int:
+def generated(part: str, given: list[Tensor]) -> Callable[[], object]:
+    """The same work by the kernel that Python generates: a forward, or a backward alone."""
+    op = PLAIN["softmax" if part.startswith("softmax") else "layer_norm"]
+    if part in ("softmax", "layer_norm"):
+        return functools.partial(op.fused, given[0], *given[2:])
+    with torch.enable_grad(), torch.cuda.stream(side_stream()):  # A backward runs on that stream.
+        vectors = [given[3].detach(), torch.zeros_like(given[3])] if len(given) > 3 else []
+        x = given[0].detach().requires_grad_()
+        wanted = [x, *vectors] if part == "layer_norm_gradient" else [x]
+        for each in wanted:
+            each.requires_grad_()
+        y = op.fused(x, *vectors)
+        return functools.partial(torch.autograd.grad, y, wanted, given[2], retain_graph=True)
+
+
+def _call(part: str, function: Any, given: list[Tensor]) -> Callable[[], None]:
+    """One call of a dispatch."""
+    rows, columns = given[0].shape
+    if part != "layer_norm_gradient":
+        return lambda: _check(_run(function, rows, columns, given, []))
+    needed = ctypes.c_size_t()
+    query = [None, ctypes.c_size_t(0), ctypes.byref(needed)]
+    _check(_run(function, rows, columns, given, query))
+    workspace = torch.empty(max(1, needed.value), dtype=torch.uint8, device="cuda")
+    rest = [ctypes.c_size_t(needed.value), None]
+    return lambda: _check(_run(function, rows, columns, [*given, workspace], rest))
+
+
+def _run(function: Any, rows: int, columns: int, tensors: list[Tensor], rest: list[Any]) -> int:
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     sizes = ctypes.c_int64(rows), ctypes.c_int64(columns)

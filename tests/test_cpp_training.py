@@ -7,12 +7,15 @@ lie in memory.
 """
 
 import ctypes
+import resource
 
 import pytest
 import torch
 from cases import compare, compare_gradients, randn, same_bits
-from cpptest import place
+from cpptest import compiler, place, run
 from references import Chain
+
+from fusedops.jit import env
 
 NORM = Chain(
     "layer_norm",
@@ -213,3 +216,40 @@ def test_a_captured_graph_draws_anew():
         want = torch.full_like(x, torch.nan)
         assert library.dropped(x, want, kept, 0.3, None, 42, offset, 64, 300) == 0
         assert same_bits(y, want)
+
+
+CHAIN_ON_A_CPU = """
+#include <fusedops/layer_norm.cuh>
+using namespace fusedops;
+
+auto in(const half* x, const half* b, const half* r, half* s, const half* ds, int64_t n, double p) {
+  const auto skip = saved_residual(direct(r, n), direct(s, n), 1, direct(ds, n));
+  return load(direct(x, n), bias(per_column(b)), dropout(p, 1, 0), skip);
+}
+Status forward(const half* x, const half* b, const half* r, half* s, half* y, const half* gamma,
+               float* kept, int64_t rows, int64_t n, double p) {
+  const auto out = store(affine(per_column(gamma), per_column(gamma)), direct(y, n));
+  return dispatch_layer_norm<float>(Threads{}, in(x, b, r, s, s, n, p), out, rows, n, 1e-5, nullptr,
+                                    nullptr, kept);
+}
+Status backward(const half* x, const half* b, const half* r, half* s, const half* gamma,
+                const float* kept, const half* dy, half* dx, half* dgamma, void* space,
+                size_t bytes, int64_t rows, int64_t n, double p) {
+  const auto out = store(affine(per_column(gamma), per_column(gamma)), Absent{});
+  const auto wanted = gradients(in_store<0, 0>(per_column(dgamma)));
+  return dispatch_layer_norm_gradient<float>(Threads{}, in(x, b, r, s, s, n, p), out, kept,
+                                             direct(dy, n), direct(dx, n), wanted, space, bytes,
+                                             rows, n);
+}
+"""
+
+
+@pytest.mark.thorough
+def test_a_norm_and_its_gradient_compile_in_8_seconds_on_a_cpu(tmp_path):
+    """Optimized, with a bias, a dropout and a residual before the norm."""
+    source = tmp_path / "chain.cpp"
+    source.write_text(CHAIN_ON_A_CPU)
+    flags = ("-std=c++17", "-O2", "-Wno-psabi", f"-I{env.include_dir()}")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    run([compiler(), *flags, "-c", source, "-o", tmp_path / "chain.o"])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 8

@@ -29,6 +29,13 @@
 #define FUSEDOPS_HD inline __attribute__((always_inline))
 #endif
 
+// A function of a host's that is compiled once, whatever calls it.
+#if defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_APART FUSEDOPS_HD
+#else
+#define FUSEDOPS_APART __attribute__((noinline))
+#endif
+
 // Defined in code for a GPU, but not in the host code that nvcc compiles.
 #if defined(__CUDA_ARCH__)
 #define FUSEDOPS_ON_DEVICE 1

@@ -47,7 +47,9 @@ Status run_gradient(const Threads& threads, const Call& call) {
   const auto& upstream = drawn(a.upstream);
   const auto& store = drawn(a.store);
   const auto& to = drawn(a.to);
-  with_host_schedule<Range>(call.cols, [&](auto schedule) {
+  using LoadT = decltype(call.load);
+  using StoreT = decltype(call.store);
+  with_host_schedule<Range, Compute, LoadT, StoreT>(call.cols, [&](auto schedule) {
     share(threads, cut.slices.per_span, [&](int64_t begin, int64_t end) {
       host_gradient<decltype(schedule)>(a.op, load, upstream, store, a.kept, to, of_load, of_store,
                                         a.slices, a.rows, a.cols, begin, end);

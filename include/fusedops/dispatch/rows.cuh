@@ -235,23 +235,43 @@ cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const
 
 #if !defined(__CUDACC_RTC__)
 
-/// Calls f(schedule) with the schedule for a row on a CPU. Short rows, up to 16, 32 or 64 columns, are
-/// one tile each, and several are worked on together: a softmax or a norm of 8 columns then takes a
-/// sixth of the time, one of 32 a quarter. From 65 on there was no gain.
-template <class Range, int kColumns = 16, class F>
+/// The number of the schedule for a row on a CPU. Short rows, up to 16, 32 or 64 columns, are one tile
+/// each, and several are worked on together: a softmax or a norm of 8 columns then takes a sixth of
+/// the time, one of 32 a quarter. From 65 on there was no gain.
+template <class Range>
+constexpr int host_schedule_of(int64_t cols) {
+  if (!Range::kFew && cols <= 64) return cols <= 16 ? 0 : cols <= 32 ? 1 : 2;
+  return cols <= HostSchedule<InRegisters>::kBuffered ? 3 : 4;
+}
+
+template <class LoadT>
+inline constexpr int kFunctorsOf = 0;
+template <class Source, class... Functors>
+inline constexpr int kFunctorsOf<Load<Source, Functors...>> = sizeof...(Functors);
+
+/// Whether what several schedules can share is to be compiled once. Without functors there is little
+/// of it, and with few of them a function call would take short rows of numbers that need no
+/// conversion up to twice the time.
+template <class Compute, class LoadT, class StoreT>
+constexpr bool shares(int schedule) {
+  if (operator_alone<Compute, LoadT, StoreT>()) return false;
+  return schedule > 2 || kFunctorsOf<LoadT> > 1 || !flag<true, LoadsSame, Compute, LoadT>();
+}
+
+/// Calls f(schedule) with the schedule for a row on a CPU. Only what the range allows is compiled.
+template <class Range, class Compute, class LoadT, class StoreT,
+          int kSchedule = host_schedule_of<Range>(Range::kLow), class F>
 void with_host_schedule(int64_t cols, const F& f) {
-  if constexpr (kColumns <= 64) {
-    if constexpr (Range::kLow <= kColumns && !Range::kFew) {
-      if (cols <= kColumns) return f(HostSchedule<InRegisters, kColumns>{});
-    }
-    return with_host_schedule<Range, 2 * kColumns>(cols, f);
+  constexpr int kLast = host_schedule_of<Range>(Range::kHigh);
+  constexpr bool kSeveral = host_schedule_of<Range>(Range::kLow) != kLast;
+  constexpr bool kApart = kSeveral && shares<Compute, LoadT, StoreT>(kSchedule);
+  constexpr int kColumns = kSchedule < 3 ? 16 << kSchedule : HostSchedule<InRegisters>::kBuffered;
+  if constexpr (kSchedule == kLast) {
+    using Storage = typename Either<(kSchedule > 3), InRegisters, Streamed>::type;
+    return f(HostSchedule<Storage, kColumns, kApart>{});
   } else {
-    using Buffered = HostSchedule<InRegisters>;
-    constexpr int kMost = Buffered::kBuffered;
-    if constexpr (Range::kHigh > kMost) {
-      if (cols > kMost) return f(HostSchedule<Streamed>{});
-    }
-    return f(Buffered{});
+    if (cols <= kColumns) return f(HostSchedule<InRegisters, kColumns, kApart>{});
+    return with_host_schedule<Range, Compute, LoadT, StoreT, kSchedule + 1>(cols, f);
   }
 }
 
@@ -265,7 +285,7 @@ Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
   if (!all.fits) return Status::kInvalidValue;
   const auto& load = drawn(given_load);
   const auto& store = drawn(given_store);
-  with_host_schedule<Range>(cols, [&](auto schedule) {
+  with_host_schedule<Range, typename Op::Compute, LoadT, StoreT>(cols, [&](auto schedule) {
     share(threads, rows, [&](int64_t begin, int64_t end) {
       host_rows<decltype(schedule)>(op, load, store, keep, RowSpace<1>{rows}, cols, begin, end);
     });

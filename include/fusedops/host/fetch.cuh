@@ -23,17 +23,6 @@ FUSEDOPS_HD void pieces(int place, int count, F f) {
   if constexpr (N > 1) pieces<N / 2>(place, count, f);
 }
 
-/// Calls f(width, place) for all columns of the row that a tile holds.
-template <class Tile, class F>
-FUSEDOPS_HD void each_pack(const Tile& tile, F f) {
-  constexpr int N = Tile::kPack;
-  int place = 0;
-  for (; place + N <= tile.left; place += N) f(Width<N>{}, place);
-  if constexpr (N > 1) {
-    if (place < tile.left) pieces<N / 2>(place, tile.left - place, f);
-  }
-}
-
 template <class LoadT>
 using ComputesAgainFlag = Flag<LoadT::kComputesAgain>;
 template <bool kAgain, class LoadT>
@@ -64,6 +53,50 @@ FUSEDOPS_HD void load_wanted(const LoadT& load, Compute* dst, const Row& row, in
   }
 }
 
+/// Calls f(width, place) for all columns of the row that a tile holds, but cut(place) for those of a
+/// cut pack where that is a function of its own.
+template <class Tile, class F, class Cut>
+FUSEDOPS_HD void each_pack(const Tile& tile, F f, Cut cut) {
+  constexpr int N = Tile::kPack;
+  int place = 0;
+  for (; place + N <= tile.left; place += N) f(Width<N>{}, place);
+  if constexpr (N > 1) {
+    if (place < tile.left) {
+      if constexpr (Tile::kApart) {
+        cut(place);
+      } else {
+        pieces<N / 2>(place, tile.left - place, f);
+      }
+    }
+  }
+}
+
+/// Loads the `count` columns that a row has of a pack, in pieces.
+template <int N, bool kAgain, class LoadT, class Compute, class Row>
+FUSEDOPS_APART void load_cut(const LoadT& load, Compute* dst, const Row& row, int64_t col,
+                             int count, Columns bounds, Compute padding) {
+  pieces<N / 2>(0, count, [&](auto width, int place) {
+    load_wanted<decltype(width)::value, kAgain>(load, dst + place, row, col + place, bounds,
+                                                padding);
+  });
+}
+
+/// Turns the `count` columns that a row has of a pack into results and stores them, in pieces.
+template <int N, class Compute, class StoreT, class Row, class Finish>
+FUSEDOPS_APART void store_cut(const Compute* values, StoreT store, const Row& row, int64_t col,
+                              int count, const Finish& finish) {
+  pieces<N / 2>(0, count, [&](auto width, int place) {
+    constexpr int M = decltype(width)::value;
+    Compute result[M];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < M; ++i) result[i] = finish(values[place + i]);
+    store.template store<M>(result, row, col + place);
+  });
+}
+
+/// The width of the cut packs of tiles that share functions.
+inline constexpr int kSharedPack = 32;
+
 }  // namespace detail
 
 /// Fills a tile whose first column is `col` of the row. Packs that cannot be unmasked are not read:
@@ -72,23 +105,36 @@ template <bool kAgain, class Tile, class LoadT, class Row>
 FUSEDOPS_HD void load_host_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                                 Columns bounds, typename Tile::Compute padding) {
   tile.pad(padding);
-  detail::each_pack(tile, [&](auto width, int place) {
-    constexpr int N = decltype(width)::value;
-    detail::load_wanted<N, kAgain>(load, tile.at + place, row, col + place, bounds, padding);
-  });
+  detail::each_pack(
+      tile,
+      [&](auto width, int place) {
+        constexpr int N = decltype(width)::value;
+        detail::load_wanted<N, kAgain>(load, tile.at + place, row, col + place, bounds, padding);
+      },
+      [&](int place) {
+        detail::load_cut<detail::kSharedPack, kAgain>(load, tile.at + place, row, col + place,
+                                                      tile.left - place, bounds, padding);
+      });
 }
 
 /// Turns a tile into the row's result and stores it.
 template <class Tile, class StoreT, class Row, class Finish>
 FUSEDOPS_HD void store_host_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
                                  const Finish& finish) {
-  detail::each_pack(tile, [&](auto width, int place) {
-    constexpr int N = decltype(width)::value;
-    typename Tile::Compute result[N];
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
-    store.template store<N>(result, row, col + place);
-  });
+  using Compute = typename Tile::Compute;
+  detail::each_pack(
+      tile,
+      [&](auto width, int place) {
+        constexpr int N = decltype(width)::value;
+        Compute result[N];
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
+        store.template store<N>(result, row, col + place);
+      },
+      [&](int place) {
+        detail::store_cut<detail::kSharedPack, Compute, StoreT>(
+            tile.at + place, store, row, col + place, tile.left - place, finish);
+      });
 }
 
 namespace detail {

@@ -51,10 +51,11 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   static_assert(detail::check_gradient<Op>());
   using Compute = typename Op::Compute;
   using RowTile = typename Schedule::template Tile<Compute>;
+  using SinkTile = typename Schedule::template SinkTile<Compute>;
   using Row = typename Rows::Index;
   constexpr bool kMasks = Op::kHasMasked;
   constexpr bool kKeeps = !Schedule::Storage::kRevisits;
-  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;
+  constexpr bool kEverywhere = !Op::kMaskedIsConstant && Sinks<SinkTile, StoreTargets>::kAny;
   const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
   const int64_t chunks = Schedule::kIsShort ? 1 : (cols + Schedule::kChunk - 1) / Schedule::kChunk;
   constexpr bool kInPlace = detail::in_place<Op, LoadT, StoreT>();
@@ -90,8 +91,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                                    sinks, lane, visit);
   };
   for (int64_t slice = first; slice < last; ++slice) {
-    Sinks<RowTile, LoadTargets> load_sinks(load_targets);
-    Sinks<RowTile, StoreTargets> store_sinks(store_targets);
+    Sinks<SinkTile, LoadTargets> load_sinks(load_targets);
+    Sinks<SinkTile, StoreTargets> store_sinks(store_targets);
     const RowRange of_slice = slices.of(slice, rows.count);
     const int64_t begin = of_slice.begin, end = of_slice.end;
     const auto visit_of = [&](int64_t number) {
@@ -167,7 +168,7 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           const int64_t at = kKeeps ? i * Schedule::kChunks + chunk : 0;
           if constexpr (!kKeeps) {
-            Sinks<RowTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
+            Sinks<SinkTile, Targets<>> seen{Targets<>{}};  // operands of the STORE have had theirs
             begin_chunk(at, row, chunk);
             fetch(at, row, chunk, seen, visit);
           }

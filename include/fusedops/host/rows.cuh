@@ -18,11 +18,13 @@
 namespace fusedops {
 
 /// Storage: InRegisters keeps the row, Streamed reads it twice. kColumns_: the most columns of a row
-/// that is kept; any number is streamed. Up to kShort columns a row is one tile of that size.
-template <class Storage_, int kColumns_ = 65536>
+/// that is kept; any number is streamed. Up to kShort columns a row is one tile of that size. kApart: as in
+/// HostTile, where a program has several schedules.
+template <class Storage_, int kColumns_ = 65536, bool kApart_ = false>
 struct HostSchedule {
   using Storage = Storage_;
   static constexpr int kColumns = kColumns_;
+  static constexpr bool kApart = kApart_;
   static constexpr int kShort = 128;
   static constexpr bool kIsShort = !Storage::kRevisits && kColumns <= kShort;
   // Two AVX-512 registers of float; four Philox calls serve as many columns of a dropout.
@@ -35,7 +37,11 @@ struct HostSchedule {
   static constexpr int kBuffered = 65536;
 
   template <class Compute>
-  using Tile = HostTile<Compute, kChunk, kWidth, kIsShort>;
+  using Tile = HostTile<Compute, kChunk, kWidth, kIsShort, kApart>;
+  /// What sums over rows are told of the tile: they are in memory, so that functions can share them.
+  template <class Compute>
+  using SinkTile =
+      HostTile<Compute, kApart ? 1024 : kChunk, kApart ? 32 : kWidth, !kApart && kIsShort, kApart>;
 };
 
 /// Processes the rows begin <= row < end of one tile each, without functors around the operator.

@@ -59,6 +59,23 @@ FUSEDOPS_HD void host_pack_through_store(Compute (&v)[N], Compute (&g)[N], const
   select_masked<Op, kMasks>(v, g, masked);
 }
 
+/// The same of a pack that the end of a row cuts, in a function of its own; what lies beyond becomes
+/// zero.
+template <class Op, bool kMasks, int N, class Compute, class StoreT, class Row, class Sinks,
+          class Lane>
+FUSEDOPS_APART void host_cut_through_store(Compute (&v)[N], Compute (&g)[N], int count, int place,
+                                           const typename Op::Row& known, const StoreT& store,
+                                           const Row& row, int64_t col, Sinks& sinks,
+                                           const Lane& lane, const Visit& visit) {
+  host_pack_through_store<Op, kMasks>(v, g, CutPack<N>{count}, place, known, store, row, col, sinks,
+                                      lane, visit);
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) {
+    const Compute result = v[i];
+    v[i] = i < count ? result : Compute(0);
+  }
+}
+
 /// One pack of gradients back through the LOAD.
 template <class Op, bool kMasks, int N, class Compute, class Pack, class Finish, class LoadT,
           class To, class Row, class Sinks, class Lane>
@@ -74,6 +91,29 @@ FUSEDOPS_HD void host_pack_through_load(const Compute* y, const Compute* of_y, c
     PackSink<Sinks, Lane> sink{sinks, lane, visit, 0, place + offset};
     back_through_load<Op, kMasks>(values_at<M>(g + offset), y + offset, load, to, row,
                                   col + place + offset, sink);
+  });
+}
+
+/// The same of a pack that the end of a row cuts, in a function of its own.
+template <class Op, bool kMasks, int N, class Compute, class Finish, class LoadT, class To,
+          class Row, class Sinks, class Lane>
+FUSEDOPS_APART void host_cut_through_load(const Compute* y, const Compute* of_y, int count,
+                                          int place, const Finish& finish, const LoadT& load,
+                                          const To& to, const Row& row, int64_t col, Sinks& sinks,
+                                          const Lane& lane, const Visit& visit) {
+  host_pack_through_load<Op, kMasks, N>(y, of_y, CutPack<N>{count}, place, finish, load, to, row,
+                                        col, sinks, lane, visit);
+}
+
+/// Loads the `count` columns that a row has of a pack of values and of one of gradients, in pieces.
+template <int N, class LoadT, class Along, class Compute, class Row>
+FUSEDOPS_APART void load_cut_of_both(const LoadT& load, const Along& along, Compute* value,
+                                     Compute* gradient, const Row& row, int64_t col, int count,
+                                     Columns bounds, Compute padding) {
+  pieces<N / 2>(0, count, [&](auto width, int place) {
+    constexpr int M = decltype(width)::value;
+    load_wanted<M, true>(load, value + place, row, col + place, bounds, padding);
+    load_wanted<M, false>(along, gradient + place, row, col + place, bounds, Compute(0));
   });
 }
 
@@ -97,7 +137,12 @@ FUSEDOPS_HD void host_load_cut(Tile& value, Tile& gradient, const LoadT& load, c
       gradient.at[begin + i] = 0;
     }
   }
-  if constexpr (N > 1) {
+  if constexpr (Tile::kApart) {
+    if (!cuts) return;
+    detail::load_cut_of_both<detail::kSharedPack>(load, along, value.at + cut, gradient.at + cut,
+                                                  row, col + cut, value.left - cut, bounds,
+                                                  Compute(Op::padding_value()));
+  } else if constexpr (N > 1) {
     detail::pieces<N / 2>(cut, value.left - cut, [&](auto width, int place) {
       constexpr int M = decltype(width)::value;
       detail::load_wanted<M, true>(load, value.at + place, row, col + place, bounds,
@@ -153,6 +198,12 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
   }
   if (place == left) return;
   Compute(&v)[N] = detail::values_at<N>(value.at + place);
+  if constexpr (Tile::kApart) {
+    detail::host_cut_through_store<Op, kMasks>(v, detail::values_at<N>(gradient.at + place),
+                                               left - place, place, known, store, row, col, sinks,
+                                               lane, visit);
+    return;
+  }
   detail::host_pack_through_store<Op, kMasks>(v, detail::values_at<N>(gradient.at + place),
                                               detail::CutPack<N>{left - place}, place, known, store,
                                               row, col, sinks, lane, visit);
@@ -178,6 +229,12 @@ FUSEDOPS_HD void host_through_load(const Tile& result, const Tile& gradient, con
                                                   row, col, sinks, lane, visit);
   }
   if (place == left) return;
+  if constexpr (Tile::kApart) {
+    detail::host_cut_through_load<Op, kMasks, N>(result.at + place, gradient.at + place,
+                                                 left - place, place, finish, load, to, row, col,
+                                                 sinks, lane, visit);
+    return;
+  }
   detail::host_pack_through_load<Op, kMasks, N>(result.at + place, gradient.at + place,
                                                 detail::CutPack<N>{left - place}, place, finish,
                                                 load, to, row, col, sinks, lane, visit);

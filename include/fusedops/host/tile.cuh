@@ -29,13 +29,16 @@ FUSEDOPS_HD Compute folded(Compute (&partial)[N], F f) {
 }  // namespace detail
 
 /// kColumns: the most columns. kWidth: those of a pack, which moves through LOAD and STORE at once.
-/// kAlways: the loops visit all kColumns, a constant, however few of them are in the row.
-template <class Compute_, int kColumns_, int kWidth_, bool kAlways_>
+/// kAlways: the loops visit all kColumns, a constant, however few of them are in the row. kApart: what
+/// moves the cut pack at the end of a row is a function of its own, which tiles of all sizes share: it
+/// is most of what there is to compile.
+template <class Compute_, int kColumns_, int kWidth_, bool kAlways_, bool kApart_ = false>
 struct HostTile {
   using Compute = Compute_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kPack = kWidth_;
   static constexpr bool kAlways = kAlways_;
+  static constexpr bool kApart = kApart_;
   static constexpr bool kExact = false;
   // To operators and sums the whole is one pack of one lane.
   static constexpr int kPacks = 1;
