@@ -14,6 +14,7 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
+from fusedops.errors import UnsupportedError
 from fusedops.product.grouped import GroupedLinear
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
@@ -128,6 +129,12 @@ def compare(
     Raises:
         TypeError, ValueError: An argument does not fit.
     """
+    for chain in _chains(op):
+        if chain.packed > 1:
+            raise UnsupportedError(
+                f"{op.name}: check compares no y of 4 bits, whose rows cannot be odd; check the op "
+                "with torch.float8_e4m3fn in its place"
+            )
     options = {"training": arguments.get("training", True), "dtype": arguments.get("dtype")}
     further = None
     if isinstance(op, RowOp):
