@@ -78,8 +78,8 @@ class ProductOp(CalledOp):
         for each in self.epilogues:
             if each.packed > 1:
                 raise ValueError(
-                    f"{name}: {each.store[-1]!r} makes two columns a byte, which a product does not; "
-                    "call a Map with it of its y"
+                    f"{name}: {each.store[-1]!r} makes two columns a byte, which a product does "
+                    "not; call a Map with it of its y"
                 )
         for each in self.epilogues[:-1]:
             if each.quantized is not None or each.block is not None:
