@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import poisoned, randn, thorough
 from cpptest import place
+from exported import Library
 from test_float8 import KINDS, nearest
 from test_quantize import codes, same
 
@@ -305,6 +306,21 @@ def test_in_compiled_code(device, layout):
         assert got.scales.shape == want.scales.shape
         assert torch.equal(codes(got.y), codes(want.y))
         assert torch.equal(got.scales, want.scales)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", BLOCK_LAYOUTS)
+def test_exported(tmp_path, layout):
+    """The header for a CPU gives what the op gives, to the bit."""
+    op = fo.RMSNorm(store=[fo.Affine("g", None), fo.DynamicQuantize(E4M3, per=16, layout=layout)])
+    x, g = randn(9, 104), randn(104, seed=1)
+    header = fo.export(op, x, g=g, name="norm", arch="cpu", backward=False)
+    library, want = Library(tmp_path, header), op(x, g=g)
+    y, scales = torch.empty(9, 104, dtype=E4M3), torch.zeros(want.scales.shape)
+    values = {"x": x, "g": g, "y": y, "scales": scales, "rows": 9}
+    assert library.call("norm_forward", values) == 0
+    assert torch.equal(codes(y), codes(want.y))
+    assert torch.equal(scales, want.scales)
 
 
 def quantize(*arguments, **options):
