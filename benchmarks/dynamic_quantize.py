@@ -159,6 +159,7 @@ def measured(
         item = 1 if "scale_dtype" in how.options else 4
         moved = (case.reads + case.writes) * size + size // 2 + ROWS * blocks * item
         best = moved / ceiling.bandwidth(given[0]["x"].numel(), HALF, case.reads, 1)
+        torch._dynamo.reset()  # else it stops to compile after so many variants of a function
         ways = {"fusedops": ours(case, how)}
         if peers and columns in COMPILED:
             ways["torch.compile"] = by_torch(case, how)

@@ -31,6 +31,7 @@ enum TypeCode : uint8_t {
   kFloat8E4M3FN = 10,
   kFloat8E5M2 = 12,
   kFloat8E8M0 = 14,
+  kFloat4E2M1 = 17,
 };
 
 struct DataType {

@@ -123,6 +123,8 @@ const char* dtype_name(dlpack::DataType type) {
       return "float8_e5m2";
     case dlpack::kFloat8E8M0 << 8 | 8:
       return "float8_e8m0fnu";
+    case dlpack::kFloat4E2M1 << 8 | 4:
+      return "float4_e2m1fn_x2";
     default:
       return nullptr;
   }

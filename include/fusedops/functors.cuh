@@ -189,13 +189,15 @@ FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& ama
 /// the largest |v|, and is written to `scales`: direct(pointer, blocks of a row), tiled(pointer, blocks
 /// of a row), or per_row of a row's; of float, or of uint8_t with Scaling::kE8M0 (functor/dynamic_quantize.cuh). A gradient
 /// leaves it out.
-template <class Float8, int kBlock, Scaling kScaling = Scaling::kNearest, class Scales>
-FUSEDOPS_HD auto dynamic_quantize(const Scales& scales) {
-  detail::refuse_pointers<Scales>();
+template <class Float8, int kBlock, Scaling kScaling = Scaling::kNearest, class Scales,
+          class Factor = Absent>
+FUSEDOPS_HD auto dynamic_quantize(const Scales& scales, const Factor& factor = {}) {
+  detail::refuse_pointers<Scales, Factor>();
   static_assert(
       kBlock == kWholeRow || kBlock == 16 || kBlock == 32 || kBlock == 64 || kBlock == 128,
       "fusedops: a block has 16, 32, 64 or 128 columns, or is a row (kWholeRow)");
-  return DynamicQuantize<Scales, kBlock, detail::most_of<Float8>(), kScaling>{scales};
+  return DynamicQuantize<Scales, kBlock, detail::most_of<Float8>(), kScaling, Factor>{scales,
+                                                                                      factor};
 }
 
 template <class Flags>

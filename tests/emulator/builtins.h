@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "machine.h"
 
@@ -109,6 +110,9 @@ static inline size_t __cvta_generic_to_global(const void* p) { return size_t(p);
 namespace emulated {
 
 inline float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+inline void ptx_max_NaN_f32(float& y, float a, float b) {
+  y = a != a || b != b ? std::numeric_limits<float>::quiet_NaN() : a > b ? a : b;
+}
 inline void ptx_ex2_approx_ftz_f32(float& y, float x) {
   y = flushed(static_cast<float>(exp2(double(flushed(x)))));
 }

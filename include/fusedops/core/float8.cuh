@@ -7,6 +7,7 @@
 // stays NaN. OCP 8-bit Floating Point Specification, revision 1.0.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
@@ -78,6 +79,22 @@ struct Convert<float8_e5m2, float> {
 #endif
   }
 };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+/// Four floats to as many numbers of 8 bits, two with each instruction.
+template <class Float8>
+FUSEDOPS_HD uint32_t four_of(float a, float b, float c, float d) {
+  uint16_t low, high;
+  if constexpr (detail::IsSame<Float8, float8_e4m3>::value) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  }
+  return low | static_cast<uint32_t>(high) << 16;
+}
+#endif
+
 template <>
 struct Convert<float, float8_e4m3> {
   FUSEDOPS_HD static float apply(float8_e4m3 x) {

@@ -30,7 +30,11 @@ __device__ void store_needs_device(T& given, const Compute* values) {
 }
 template <class F, class Compute>
 __device__ void functor_needs_device(const F& given, Compute (&values)[1]) {
-  given(values, RowIndex<1>{0, {0}}, int64_t(0));
+  if constexpr (block_of<F>() == kNoBlock) {
+    given(values, RowIndex<1>{0, {0}}, int64_t(0));
+  } else {
+    given(values, RowIndex<1>{0, {0}}, int64_t(0), given.measure(values));
+  }
 }
 template <class F, class Compute>
 __device__ void backward_needs_device(const F& given, Compute (&values)[1]) {

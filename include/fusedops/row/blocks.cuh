@@ -93,15 +93,12 @@ FUSEDOPS_HD uint32_t measure_tile(const Tile& tile, const StoreT& store) {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// The largest number of the lanes that a butterfly of kLanes neighbouring ones joins, in each.
+/// The largest number of kLanes neighbouring lanes, in each. All lanes of the warp call it.
 template <int kLanes>
 __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t number) {
-  // Lanes of other rows, or of other packs, may not be here.
-  const uint32_t first = threadIdx.x % 32 / kLanes * kLanes;
-  const uint32_t mask = (kLanes < 32 ? (1u << kLanes % 32) - 1 : 0xffffffffu) << first;
   FUSEDOPS_UNROLL
   for (int step = kLanes / 2; step > 0; step /= 2) {
-    const uint32_t other = __shfl_xor_sync(mask, number, step);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, number, step);
     number = other > number ? other : number;
   }
   return number;
@@ -152,11 +149,11 @@ class LargestOfRow {
 
 #if defined(FUSEDOPS_CUDA)
 
-/// Stores a tile, as store_tile does, where the STORE ends in a functor of kBlock columns. The lanes
-/// of a row call it together; kLanes of them neighbour one another.
+/// Stores a tile, as store_tile does, where the STORE ends in a functor of kBlock columns. All lanes
+/// of a warp call it together, also those that have no row (`mine`); kLanes of them have one row.
 template <int kLanes, class Tile, class StoreT, class Row, class Finish>
 __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, const Row& row,
-                                             int64_t col, const Finish& finish) {
+                                             int64_t col, const Finish& finish, bool mine) {
   constexpr int kBlock = detail::block_of<StoreT>();
   constexpr int kSpan = kLanes * Tile::kWidth;  // of a pack of each lane
   static_assert(
@@ -166,7 +163,7 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
       "are too narrow for it, or too wide");
   constexpr int kTogether = kSpan < kBlock ? kLanes : kBlock / Tile::kWidth;
   constexpr int kEach = kSpan < kBlock ? kBlock / kSpan : 1;  // packs of a lane in a block
-  detail::make_tile(tile, store, row, col, finish);
+  if (mine) detail::make_tile(tile, store, row, col, finish);
   uint32_t largest[Tile::kPacks];
   FUSEDOPS_UNROLL
   for (int k = 0; k < Tile::kPacks; k += kEach) {
@@ -180,9 +177,10 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
     FUSEDOPS_UNROLL
     for (int j = k; j < k + kEach && j < Tile::kPacks; ++j) largest[j] = number;
     const int64_t first = col + int64_t(k) * Tile::kStride;
-    if (tile.count(k) > 0 && first % kBlock == 0) store.chain.keep(row, first / kBlock, number);
+    if (mine && tile.count(k) > 0 && first % kBlock == 0)
+      store.chain.keep(row, first / kBlock, number);
   }
-  detail::store_made(tile, store, row, col, largest);
+  if (mine) detail::store_made(tile, store, row, col, largest);
 }
 
 #endif  // FUSEDOPS_CUDA

@@ -259,7 +259,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         if constexpr (kBlock == kNoBlock) {
           if (mine) store_tile(tile, target, row, col, finish.of(part));
         } else if constexpr (kBlock != kWholeRow) {
-          if (mine) store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part));
+          store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part), mine);
         }
       }
     }

@@ -32,21 +32,36 @@ __device__ __forceinline__ void map_kernel(const Op& op, const LoadT& load, Stor
   const int first_col = threadIdx.x % Schedule::kThreads * Schedule::kWidth;
   const int64_t begin = int64_t(share.begin) * of_chunk;
   const int64_t apart = Schedule::rows_apart(gridDim.x / chunks);
-  for (int64_t number = Schedule::first_row(blockIdx.x / chunks) + threadIdx.x / Schedule::kThreads;
-       number < rows.count; number += apart) {
-    const Row row = rows.index(number);
-    RowTile tile;
-    tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
-    load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
-                     Op::padding_value());
-    const auto finish = op.finish(Op::identity(), row, cols);
-    if constexpr (detail::block_of<StoreT>() == kNoBlock) {
-      store_tile(tile, store, row, begin + first_col, finish);
-    } else {
-      static_assert(detail::block_of<StoreT>() != kWholeRow,
-                    "fusedops: chunks of a row do not know of one another: the largest of a whole "
-                    "row takes row_kernel");
-      store_blocks<Schedule::kLanes>(tile, store, row, begin + first_col, finish);
+  const int64_t place = threadIdx.x / Schedule::kThreads;
+  if constexpr (detail::block_of<StoreT>() == kNoBlock) {
+    for (int64_t number = Schedule::first_row(blockIdx.x / chunks) + place; number < rows.count;
+         number += apart) {
+      const Row row = rows.index(number);
+      RowTile tile;
+      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
+      load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
+                       Op::padding_value());
+      store_tile(tile, store, row, begin + first_col, op.finish(Op::identity(), row, cols));
+    }
+  } else {
+    static_assert(detail::block_of<StoreT>() != kWholeRow,
+                  "fusedops: chunks of a row do not know of one another: the largest of a whole "
+                  "row takes row_kernel");
+    // All lanes reach every shuffle, also those that have no row.
+    for (int64_t first = Schedule::first_row(blockIdx.x / chunks); first < rows.count;
+         first += apart) {
+      const bool mine = Schedule::kRows == 1 || first + place < rows.count;
+      const Row row = rows.index(mine ? first + place : first);
+      RowTile tile;
+      tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
+      if (mine) {
+        load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
+                         Op::padding_value());
+      } else {
+        tile.fill(Op::padding_value());
+      }
+      store_blocks<Schedule::kLanes>(tile, store, row, begin + first_col,
+                                     op.finish(Op::identity(), row, cols), mine);
     }
   }
 }

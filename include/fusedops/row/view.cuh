@@ -8,6 +8,7 @@
 // rank 0.
 #pragma once
 
+#include <fusedops/core/float8.cuh>
 #include <fusedops/core/halves.cuh>
 #include <fusedops/core/memory.cuh>
 #include <fusedops/functor/contract.cuh>
@@ -269,6 +270,20 @@ struct View {
       constexpr int kStep = W < N ? W : N;
       FUSEDOPS_UNROLL
       for (int j = 0; j < N / kStep; ++j) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+        constexpr bool kEightBits =
+            detail::IsSame<T, float8_e4m3>::value || detail::IsSame<T, float8_e5m2>::value;
+        if constexpr (kEightBits && detail::IsSame<Compute, float>::value && kStep % 4 == 0) {
+          Pack<uint32_t, kStep / 4> words;
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kStep / 4; ++i) {
+            const int at = j * kStep + 4 * i;
+            words.at[i] = four_of<T>(value[at], value[at + 1], value[at + 2], value[at + 3]);
+          }
+          fusedops::write<kStep / 4>(reinterpret_cast<uint32_t*>(base + col + j * kStep), words);
+          continue;
+        }
+#endif
         Pack<T, kStep> pack;
         FUSEDOPS_UNROLL
         for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j * kStep + i]);

@@ -141,6 +141,8 @@ class Bound(NamedTuple):
             return ()
         if name in self.op.of_blocks:
             return blocks_shape(self.op.store[-1].block_layout, self.row_shape, self.blocks)
+        if name == "y" and self.op.packed > 1:
+            return (*self.x.shape[:-1], self.x.shape[-1] // self.op.packed)
         return self.row_shape if name in self.op.statistics else tuple(self.x.shape)
 
     @property
@@ -161,6 +163,16 @@ class Bound(NamedTuple):
         """The shape of a statistic: x's without the reduced dimensions."""
         reduced = self.reduced
         return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
+
+
+def check_packed(op: Declaration, name: str, x: Tensor, reduced: tuple[int, ...]) -> None:
+    """Raise ValueError for rows whose columns cannot be pairs in a byte of y."""
+    if reduced != (x.dim() - 1,) or x.shape[-1] % 16 != 0:
+        raise ValueError(
+            f"{name}: {op.store[-1]!r} makes two columns of y a byte, for rows along x's last "
+            f"dimension of a multiple of 16 columns, got x of shape {tuple(x.shape)} and rows "
+            f"along dimensions {reduced}; pad x, or choose a dtype of 8 bits"
+        )
 
 
 def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
@@ -199,6 +211,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         if key not in OPTIONS:
             raise TypeError(f"{name}: unknown option {key!r}")
     reduced = find_reduced(op, name, x.shape, options)
+    if op.packed > 1:
+        check_packed(op, name, x, reduced)
     own = op.quantized or x.dtype
     dtype = own if options.get("dtype") is None else options["dtype"]
     if op.quantized is not None and dtype is not own:
@@ -392,7 +406,8 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
                 f"{name}: out for {key!r} must have shape {bound.output_shape(key)}, "
                 f"got {tuple(tensor.shape)}"
             )
-        if key in bound.op.of_blocks and not tensor.is_contiguous():
+        dense = key in bound.op.of_blocks or (key == "y" and bound.op.packed > 1)
+        if dense and not tensor.is_contiguous():
             raise ValueError(
                 f"{name}: out for {key!r} must be contiguous, got strides {tensor.stride()}; leave "
                 "it out, and copy"

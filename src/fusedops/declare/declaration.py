@@ -41,6 +41,7 @@ class Declaration(Operator):
             taps, then the differentiable statistics.
         able: Those of the results that can have a gradient: "y", unless it has 8 bits, and these.
         quantized: The dtype of y where a functor makes 8 bits of it, or None.
+        packed: How many columns an element of y holds.
         maxima: The names of the outputs that are a maximum over all elements.
         block: The columns of a block whose largest value the last functor of the STORE needs:
             0 for the whole row, None for none.
@@ -106,6 +107,7 @@ class Declaration(Operator):
         self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
         last = self.store[-1] if self.store else None
         self.quantized = None if last is None else last.quantizes
+        self.packed = 2 if self.quantized is torch.float4_e2m1fn_x2 else 1
         maximum = None if last is None else last.maximum
         self.maxima: tuple[str, ...] = () if maximum is None else (maximum,)
         if maximum is not None:

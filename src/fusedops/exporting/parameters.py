@@ -82,12 +82,10 @@ class Parameters:
         name: str,
         dtype: torch.dtype,
         shape: Sequence[int],
-        joins: bool = False,
+        note: str = "",
     ) -> None:
-        """A dense output tensor; `joins` if its previous content is read."""
-        kind, about = f"{_element(dtype)}*", _said(dtype, shape)
-        if joins:
-            about += "; the maximum joins what is there: zero it first"
+        """A dense output tensor; `note` is what a caller has to know of it."""
+        kind, about = f"{_element(dtype)}*", _said(dtype, shape) + note
         self._outputs[number] = Parameter(kind, self._name(name), about, "tensor")
 
     def scratch(self, number: int, name: str) -> None:

@@ -168,8 +168,8 @@ def forward_pass(bound: Bound, target: Target) -> ExportedPass:
         if name == KEPT and not bound.op.kept:
             continue
         called = "kept" if name == KEPT else name
-        shape, joins = bound.output_shape(name), name in bound.op.maxima
-        parameters.output(number, called, bound.output_dtype(name), shape, joins)
+        shape, dtype = bound.output_shape(name), bound.output_dtype(name)
+        parameters.output(number, called, dtype, shape, _note(bound, name))
     blocks = 1 if tile is None else tile.rows_per_block
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     exported = ExportedLaunch(
@@ -234,6 +234,15 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> ExportedP
         tuple(pieces),
         0 if fixed or not pieces else _fewest(planned),
     )
+
+
+def _note(bound: Bound, name: str) -> str:
+    """What the caller of an exported function has to know of an output."""
+    if name in bound.op.maxima:
+        return "; the maximum joins what is there: zero it first"
+    if name in bound.op.of_blocks and bound.op.store[-1].block_layout == "tiles":
+        return "; what no row or block has is not written: zero it first"
+    return ""
 
 
 def _any_rows(bound: Bound, geometry: Geometry) -> bool:

@@ -37,6 +37,7 @@ STORAGE: dict[torch.dtype, str] = {
     torch.float64: "double",
     torch.float8_e4m3fn: "float8_e4m3",
     torch.float8_e5m2: "float8_e5m2",
+    torch.float4_e2m1fn_x2: "float4_e2m1x2",
     torch.float8_e8m0fnu: "uint8_t",  # an exponent, which functors write as one
     torch.bool: "uint8_t",
     torch.uint8: "uint8_t",

@@ -124,6 +124,8 @@ class Forward:
             shape = whole
             if name == KEPT or name in op.statistics or name in (*op.maxima, *op.of_blocks):
                 shape = bound.output_shape(name)
+            if name == "y" and op.packed > 1:
+                shape = (*whole[:-1], whole[-1] // op.packed)
             tiles = name in op.of_blocks and op.store[-1].block_layout == "tiles"
             if name in op.maxima or tiles:  # the rest of the last tiles is zero
                 cleared.append(place)

@@ -146,7 +146,16 @@ def parts_of(
     outline = outline or outline_of(bound)
     x, op = bound.x, bound.op
     saved = [bound.output_dtype(name) for name in op.saves]
-    key = (bound.keep, vectors, bound.blocks, x.dtype, bound.dtype, *saved, *bound.out)
+    key = (
+        bound.keep,
+        vectors,
+        bound.blocks,
+        _packed(bound),
+        x.dtype,
+        bound.dtype,
+        *saved,
+        *bound.out,
+    )
     blanks = outline.blanks.get(key)
     if blanks is None:
         blanks = outline.blanks[key] = _blanks(bound, outline.shared[vectors])
@@ -158,7 +167,7 @@ def parts_of(
     if bound.out or op.maxima:
         for name in bound.op.outputs:
             part = parts["out", name]
-            if name in op.of_blocks:
+            if name in op.of_blocks or (name == "y" and op.packed > 1):
                 continue
             if name in op.maxima:
                 every = [1] * len(shape), [0] * len(shape)  # one element for all rows
@@ -166,6 +175,11 @@ def parts_of(
             elif len(part.shape) < len(shape):
                 parts["out", name] = widened(part, bound.reduced)
     return parts
+
+
+def _packed(bound: Bound) -> int:
+    """The elements of a row of y that each hold several columns; 0 if each holds one."""
+    return bound.columns // bound.op.packed if bound.op.packed > 1 else 0
 
 
 def _blanks(bound: Bound, shared: Collection[str]) -> list[Blank]:
@@ -180,6 +194,8 @@ def _blanks(bound: Bound, shared: Collection[str]) -> list[Blank]:
         if name == KEPT:
             if op.kept:  # else there is nothing to write
                 blanks.append(Blank(KEPT, "x", False, op.kept, dtype, patch))
+        elif name == "y" and op.packed > 1:
+            blanks.append(Blank(key, "x", False, max(_packed(bound), 1), dtype, patch))
         elif name in op.of_blocks:  # dense where the call gives it, too: `bind` checks that
             numbers = max(bound.blocks, 1) if op.store[-1].block_layout == "rows" else 1
             blanks.append(Blank(key, "x", False, numbers, dtype, patch))

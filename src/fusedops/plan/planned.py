@@ -43,7 +43,7 @@ Tensors: TypeAlias = "tuple[dict[Any, Part], Sequence[int]]"
 #: DLPack's type code and bits of each dtype that a kernel writes.
 _DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
 _DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
-_DLPACK |= {torch.float8_e8m0fnu: (14, 8)}
+_DLPACK |= {torch.float8_e8m0fnu: (14, 8), torch.float4_e2m1fn_x2: (17, 4)}
 
 
 class Pass(Protocol):

@@ -172,6 +172,8 @@ def _placed(one: Pass, target: Target, reading: Reading, like: Call | None = Non
     views = dict(zip(parts, listed, strict=True))
     if KEPT in views:
         views[KEPT] = kept_view(views[KEPT], one.op.kept, width)
+    if bound.op.packed > 1 and ("out", "y") in views:
+        views["out", "y"] = blocks_view(views["out", "y"], 1)
     for name in bound.op.of_blocks:
         if ("out", name) in views:
             views["out", name] = blocks_view(views["out", name], _block_step(bound))

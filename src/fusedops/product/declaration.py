@@ -75,6 +75,12 @@ class ProductOp(CalledOp):
         self.constants: dict[str, Any] = constants
         self.chains = {side: functors_of(name, side, each) for side, each in chains.items()}
         self.epilogues = tuple(Epilogue(name, each) for each in self.chains.values())
+        for each in self.epilogues:
+            if each.packed > 1:
+                raise ValueError(
+                    f"{name}: {each.store[-1]!r} makes two columns a byte, which a product does "
+                    "not; call a Map with it of its y"
+                )
         for each in self.epilogues[:-1]:
             if each.quantized is not None or each.block is not None:
                 raise ValueError(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.bind.operands import FLOATING, check_layouts, parts_of
-from fusedops.errors import IN_SYMBOLIC_TRACE, shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "matrices_of",
     "matrix_of",
     "multiply",
+    "of_eight_bits",
     "product_sizes",
     "rows_of",
     "torch_copies",
@@ -72,21 +73,28 @@ def _along(first: Tensor, second: Tensor) -> int | None:
     return dim
 
 
+#: The dtypes of 8 bits that both factors of a `Linear` may have, each its own.
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
 #: CUtensorMapDataType in cuda.h.
 _KINDS = {torch.float16: 6, torch.bfloat16: 9}
 #: The dtypes of factors that a kernel of our own multiplies.
 HALVES = (*_KINDS,)
 
 
-def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) -> None:
+def check_factors(
+    name: str, keys: tuple[str, ...], factors: tuple[Any, ...], eight_bits: bool = False
+) -> None:
     """Raise TypeError or ValueError unless these are floating tensors that can be multiplied.
 
     Args:
         name: The name of the op.
         keys: The names of the factors.
         factors: The factors. Their shapes are the caller's to check.
+        eight_bits: Whether all may have 8 bits.
     """
     first, kind = keys[0], factors[0]
+    eight_bits = eight_bits and all(of_eight_bits(one) for one in factors)
     for key, value in zip(keys, factors, strict=True):
         if not isinstance(value, Tensor):
             cure = (
@@ -102,7 +110,7 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
             )
         if value.layout is not torch.strided or value.is_nested:
             check_layouts(name, {key: value})
-        if value.dtype not in FLOATING:
+        if value.dtype not in FLOATING and not eight_bits:
             allowed = ", ".join(map(str, FLOATING))
             raise TypeError(
                 f"{name}: {key} must be floating point ({allowed}), got {value.dtype}; "
@@ -113,15 +121,31 @@ def check_factors(name: str, keys: tuple[str, ...], factors: tuple[Any, ...]) ->
                 f"{name}: {key} must be on {first}'s device {kind.device}, got {value.device}; "
                 f"move it with .to({str(kind.device)!r})"
             )
-        if value.dtype is not kind.dtype and not _casts(kind):
+        if eight_bits:
+            if wants_gradient((value,)):
+                raise UnsupportedError(
+                    f"{name}: {key} has 8 bits and wants a gradient, which there is none of; call "
+                    f"{key}.detach()"
+                )
+        elif value.dtype is not kind.dtype and not _casts(kind):
             raise TypeError(
                 f"{name}: {key} must have {first}'s dtype {kind.dtype}, got {value.dtype}; convert "
                 f"it with {key}.to({first}.dtype), or call the op under torch.autocast"
             )
 
 
+def of_eight_bits(factor: Any) -> bool:
+    """Whether a factor is a tensor of float8."""
+    return isinstance(factor, Tensor) and factor.dtype in EIGHT_BITS
+
+
 def factor_dtype(factor: Tensor) -> torch.dtype:
-    """The dtype in which torch multiplies, and so that of the product: autocast may lower it."""
+    """The dtype of the product: that in which torch multiplies, which autocast may lower.
+
+    Of factors of 8 bits it is bfloat16, which has all of their numbers.
+    """
+    if factor.dtype in EIGHT_BITS:
+        return torch.bfloat16
     if factor.dtype is not torch.float64 and _casts(factor):
         return torch.get_autocast_dtype(factor.device.type)
     return factor.dtype
@@ -152,12 +176,55 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     Of a strided bias, or an x of several dimensions that is not contiguous, `functional.linear`
     would round the product, and add the bias then.
     """
+    if x.dtype in EIGHT_BITS:
+        return _linear_of_eight_bits(x, w)
     if bias is None:
         return functional.linear(x, w)
     bias = bias.contiguous()
     if x.dim() == 2 or x.is_contiguous():
         return functional.linear(x, w, bias)
     return functional.linear(rows_of(x), w, bias).view(*x.shape[:-1], w.shape[0])
+
+
+def _linear_of_eight_bits(x: Tensor, w: Tensor) -> Tensor:
+    """``x @ w.T`` in bfloat16: by instructions for 8 bits where torch has them, or in bfloat16.
+
+    A bfloat16 has every number of 8 bits, and their products are exact in float32, so both ways
+    differ by roundings of sums alone.
+    """
+    rows = rows_of(x)
+    if _torch_multiplies(rows, w):
+        one = _one(x)
+        z = torch._scaled_mm(rows, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    else:
+        z = rows.bfloat16() @ w.bfloat16().t()
+    return z.view(*x.shape[:-1], w.shape[0])
+
+
+def _one(x: Tensor) -> Tensor:
+    """A scale of 1 on x's device, made once but for what torch traces or captures."""
+    device = x.device
+    if type(x) is not Tensor or torch.compiler.is_compiling():
+        return torch.ones((), device=device)
+    found = _ones.get(device)
+    if found is None:
+        found = torch.ones((), device=device)
+        if not torch.cuda.is_current_stream_capturing():  # its memory would be the graph's
+            _ones[device] = found
+    return found
+
+
+_ones: dict[torch.device, Tensor] = {}
+
+
+def _torch_multiplies(x: Tensor, w: Tensor) -> bool:
+    """Whether torch's product of 8 bits takes these matrices."""
+    if not x.is_cuda or x.dtype is w.dtype is torch.float8_e5m2:
+        return False
+    if x.shape[0] == 0 or x.shape[1] % 16 or w.shape[0] % 16 or x.shape[1] == 0:
+        return False
+    dense = x.is_contiguous() and w.is_contiguous()
+    return dense and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
 
 def wants_gradient(values: Iterable[Any]) -> bool:

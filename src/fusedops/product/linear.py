@@ -100,6 +100,13 @@ class Linear(SingleProduct):
     unless torch.autocast is on, and on one device. y has shape (..., N) and the dtype of the
     product, unless ``dtype=`` says another.
 
+    Both may be float8_e4m3fn or float8_e5m2. Then the product is rounded to bfloat16, neither has a
+    gradient, and scales of a tensor, of rows of x or of rows of w are functors of the STORE:
+    ``Scale("x_scale")`` with a number or a tensor of shape (..., 1), ``Scale("w_scale")`` with one
+    of shape (N,). torch multiplies by its instructions for 8 bits where it has them: on GPUs from
+    sm_89 on, for dense factors whose K and N are multiples of 16, unless both are float8_e5m2.
+    Elsewhere it multiplies in bfloat16, which has all numbers of 8 bits.
+
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/explanation/products.md has the bound that follows). A
     ``Bias`` of shape (N,) and w's dtype with which the STORE begins is added by the product, before
@@ -149,7 +156,7 @@ class Linear(SingleProduct):
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
-        check_factors(self.name, self.inputs, (first, second))
+        check_factors(self.name, self.inputs, (first, second), eight_bits=True)
         if first.dim() == 0:
             raise wrong_shape(self.name, "x", first, "(..., K)", "use x[None]")
         columns = first.shape[-1]

@@ -31,6 +31,7 @@ from fusedops.product.factors import (
     HALVES,
     as_factor,
     factor_dtype,
+    of_eight_bits,
     product_sizes,
     wants_gradient,
 )
@@ -142,7 +143,7 @@ class SingleProduct(ProductOp):
         The op is one that runs calls (`that_adds`).
         """
         dtype = factor_dtype(first)
-        if not self._able or dtype not in HALVES:
+        if not self._able or dtype not in HALVES or of_eight_bits(first):
             return None
         w = self.turned(second)
         keeps = reads_product(self.epilogue, first, w, arguments)
@@ -231,7 +232,7 @@ class SingleProduct(ProductOp):
         if op.alone(first, arguments):
             op.check_unread(first, second, arguments)
             return op.run_alone(first, second, **arguments)
-        if op._able and torch.compiler.is_compiling():
+        if op._able and torch.compiler.is_compiling() and not of_eight_bits(first):
             outputs = call_operator(op, first, op.turned(second), arguments)
             if outputs is not None:
                 return outputs
@@ -254,7 +255,7 @@ class SingleProduct(ProductOp):
 
     def keeps_by_one_kernel(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether one kernel is faster for product and STORE where the product is kept, too."""
-        if not self._able or factor_dtype(first) not in HALVES:
+        if not self._able or factor_dtype(first) not in HALVES or of_eight_bits(first):
             return False
         keeping, w = self.that_keeps(), self.turned(second)
         if env.record_file() is not None:
@@ -317,6 +318,8 @@ class SingleProduct(ProductOp):
 
     def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
+        if of_eight_bits(first):
+            return Choice(None, "factors of 8 bits are multiplied by torch")
         if self._able and reads_product(self.epilogue, first, second, arguments):
             return self.that_keeps().choice(first, second, arguments)  # which is run
         if not self.available:

@@ -14,6 +14,8 @@ from torch import Tensor
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, floating
 from fusedops.bind.generator import draw
+from fusedops.errors import UnsupportedError
+from fusedops.product.factors import of_eight_bits
 from fusedops.product.grouped import GroupedLinear
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
@@ -128,6 +130,12 @@ def compare(
     Raises:
         TypeError, ValueError: An argument does not fit.
     """
+    for chain in _chains(op):
+        if chain.packed > 1:
+            raise UnsupportedError(
+                f"{op.name}: check compares no y of 4 bits, whose rows cannot be odd; check the op "
+                "with torch.float8_e4m3fn in its place"
+            )
     options = {"training": arguments.get("training", True), "dtype": arguments.get("dtype")}
     further = None
     if isinstance(op, RowOp):
@@ -222,7 +230,7 @@ def called(
     if torch.is_grad_enabled() and not any(one.forward_only for one in chains):
         fixed = frozenset(case.without).union(*(one.undifferentiated for one in chains))
         for name in floating(given):
-            if name not in fixed:
+            if name not in fixed and not of_eight_bits(given[name]):
                 leaves[name] = given[name].detach().requires_grad_()
     given |= leaves
     factors = [given.pop(name) for name in _inputs(op)]
@@ -283,7 +291,8 @@ def truth(
     value, spread = expected_product(op.product, first, second, added)
     if added is not None and op.has_added is not None:  # else the STORE as declared adds it
         value = value + added.double()
-    bound = chain.bind(value.to(first.dtype), arguments)._replace(x=value)
+    dtype = torch.bfloat16 if of_eight_bits(first) else first.dtype
+    bound = chain.bind(value.to(dtype), arguments)._replace(x=value)
     results = expected(bound, streams, upstream, spread, of_upstream)
     of_z = results.pop("gradient of x", None)
     if of_z is not None:

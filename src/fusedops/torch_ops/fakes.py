@@ -79,6 +79,8 @@ def fake_forward(*arguments: Any) -> list[Tensor]:
     rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
     shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
     shapes.update((name, []) for name in called.maxima)
+    if called.packed > 1:
+        shapes["y"] = [*x.shape[:-1], x.shape[-1] // called.packed]
     for name in called.of_blocks:
         columns = math.prod([x.shape[at] for at in bound.reduced])
         block = called.block
