@@ -161,6 +161,44 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
+#: Rows in turns, the rows of a ring, and whether gamma stays in registers.
+AHEAD = [(True, 0, False), (True, 0, True), (False, 2, True), (True, 2, False), (True, 3, True)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("rms_norm", 4096, 300, torch.float16),
+        *thorough(
+            ("layer_norm", 4096, 280, torch.bfloat16),
+            ("layer_norm", 3000, 300, torch.float16),
+            ("rms_norm", 8192, 150, torch.bfloat16),
+            ("layer_norm", 2048, 280, torch.float32),
+        ),
+    ],
+)
+def test_rows_that_are_brought_ahead(case):
+    """Some blocks have a row more than others, and more rows than places in the ring."""
+    op, columns, rows, dtype = case
+    chain, first = CHAINS[op], None
+    x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(CHAINS[op], columns, dtype)
+    upstream = upstream_of(chain, x, operands)
+    for interleaved, stages, kept in AHEAD:
+        launch = LaunchConfig(
+            persistent=True,
+            persistent_threads_per_sm=256,
+            interleaved=interleaved,
+            ring_stages=stages,
+            kept_operands=kept,
+        )
+        with testing.force_launch(backward=launch):
+            verify_call(chain, x, operands, orders=("ascending", "random"))
+            with emulated("sm_90", "ascending"):
+                _, gradients = gradients_of(declare(chain), x, operands, upstream)
+        first = gradients["x"] if first is None else first
+        assert same_bits(gradients["x"], first), "only sums over rows may have other bits"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "op",

@@ -145,7 +145,7 @@ def cuda_source(
     called, header = {
         "forward": forward,
         "gradient": (
-            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}>",
+            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}{_rows_ahead(tile)}>",
             "row/gradient.cuh",
         ),
         "sums": (
@@ -223,6 +223,13 @@ def _of_sums(tile: Schedule) -> str:
     return ", ".join(str(one) for one in numbers[: 3 if tile.packs > 1 else 2])
 
 
+def _rows_ahead(tile: Schedule) -> str:
+    """The template arguments of a backward kernel that most schedules leave at their defaults."""
+    launch = tile.launch
+    flags = (launch.interleaved, tile.stages, launch.kept_operands)
+    return "".join(f", {str(one).lower()}" for one in flags) if any(flags) else ""
+
+
 def _shared_memory_checks(tile: Schedule, members: Members) -> str:
     """Assertions that the headers use as much shared memory as the schedule reserves."""
     checks = []
@@ -231,12 +238,19 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
         of_rows = f"{of_row} * {tile.rows_per_block}"
         checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
+    elif tile.ring_bytes:
+        types = ", ".join(f"decltype(Arguments::{name})" for name in ("upstream", "kept"))
+        types = f"decltype(Arguments::op), Load<decltype(Arguments::x)>, {types}"
+        of = f"{tile.stages}, {tile.cpp}, {types}"
+        checks.append(
+            (f"fusedops::detail::Ring<{of}>::kBytes == {tile.ring_bytes}", "row/ring.cuh")
+        )
     elif tile.storage == "shared":
         of_chunk = tile.shared_bytes // tile.chunks
         compute = "decltype(Arguments::op)::Compute"
         taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
         checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
-    if tile.shared_bytes or any(one.sums == "shared" for one in members):
+    if tile.shared_bytes or tile.ring_bytes or any(one.sums == "shared" for one in members):
         reserved = reserved_shared(tile.threads_per_block, tile.compute_bytes) - RESERVED_SHARED
         parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
         checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))

@@ -58,6 +58,7 @@ def backward_schedule(
     target: Target,
     gradient: WantedGradients,
     reading: Reading,
+    aligned: bool = True,
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -68,6 +69,7 @@ def backward_schedule(
         target: The target that kernels are built for.
         gradient: The gradients that are wanted.
         reading: How the call is read where its shapes leave that open.
+        aligned: Whether bulk copies can read x and the gradient of y, as far as is known.
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -102,6 +104,8 @@ def backward_schedule(
         sums,
         forced.storage,
         forced.backward,
+        # Functors of a LOAD may read x again, after a later row has taken its place.
+        aligned and not bound.load and not bound.tables,
     )
     return chosen, chosen.storage
 
@@ -167,6 +171,14 @@ def in_one_block(schedule: Schedule, gpu: Gpu) -> Schedule | None:
         # One row needs no running sums: LayerNorm of 1024 columns takes 2.39 us so, 2.53 otherwise.
         few = few._replace(sum_storage="registers")
     return schedule.replaced(launch=few)
+
+
+def with_slices_of(schedule: Schedule, shared: Sequence[Sharing]) -> Schedule:
+    """The schedule whose slices take rows in turns only if that splits no group of rows."""
+    launch = schedule.launch
+    if not launch.interleaved or (schedule.rows_per_block == 1 and may_interleave(shared)):
+        return schedule
+    return schedule.replaced(launch=launch._replace(interleaved=False))
 
 
 def with_slices_of(schedule: Schedule, shared: Sequence[Sharing]) -> Schedule:
