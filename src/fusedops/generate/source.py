@@ -137,8 +137,6 @@ def cuda_source(
     stages = str(tile.staged_bytes > 0).lower()
     relays = str(tile.launch.relay_handshake).lower()
     eager = str(tile.launch.eager_operands).lower()
-    if tile.launch.interleaved:
-        eager += ", true"
     forward = (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh")
     if tile.storage == "chunks":
         forward = (f"map_kernel<{tile.cpp}>", "row/map.cuh")
