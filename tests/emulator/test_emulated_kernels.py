@@ -161,8 +161,8 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
-#: Rows in turns, the rows of a ring, and whether gamma stays in registers.
-AHEAD = [(True, 0, False), (True, 0, True), (False, 2, True), (True, 2, False), (True, 3, True)]
+#: Whether rows are taken in turns, and the rows of a ring.
+AHEAD = [(True, 0), (False, 2), (True, 2), (True, 3)]
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,12 @@ def test_rows_that_are_brought_ahead(case):
     chain, first = CHAINS[op], None
     x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(CHAINS[op], columns, dtype)
     upstream = upstream_of(chain, x, operands)
-    for interleaved, stages, kept in AHEAD:
+    for interleaved, stages in AHEAD:
         launch = LaunchConfig(
             persistent=True,
             persistent_threads_per_sm=256,
             interleaved=interleaved,
             ring_stages=stages,
-            kept_operands=kept,
         )
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("ascending", "random"))

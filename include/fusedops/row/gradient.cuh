@@ -23,10 +23,10 @@ enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 /// the STORE's operands are issued together with those of the row, not after them (more bytes in
 /// flight, more registers). kInterleaves: slices take rows in turns, so that all blocks read
 /// neighbouring rows at a time; a block then has one slice, of a single span. kStages: the rows that
-/// bulk copies bring to shared memory ahead (row/ring.cuh), 0 for none. kKeepsShared: operands of the
-/// STORE that all rows share stay in registers.
+/// bulk copies bring to shared memory ahead (row/ring.cuh), 0 for none; with them, operands of the STORE
+/// that all rows share stay in registers.
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, bool kInterleaves = false,
-          int kStages = 0, bool kKeepsShared = false, class Op, class LoadT, class Upstream,
+          int kStages = 0, class Op, class LoadT, class Upstream,
           class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
@@ -99,10 +99,6 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const int64_t later = begin + (turn + ahead) * step;
     if (later >= (kPrefetch == Prefetch::kAcrossRows ? rows.count : end)) return;
     const Row row = rows.index(later);
-    // Blocks that take neighbouring rows read their numbers at the same time, each for the first time.
-    if constexpr (kInterleaves && Op::kKept > 0) {
-      kept.prefetch_all(unaware(row), 0, Op::kKept, ByLine<Schedule::kThreads>{thread});
-    }
     const int here = share.begin * of_chunk;
     const int64_t last = smaller<int64_t>(share.end * of_chunk, cols);
     if constexpr (kPrefetch == Prefetch::kBulk || kPrefetch == Prefetch::kAcrossRows) {
@@ -150,7 +146,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   FUSEDOPS_UNROLL
   for (int i = 0; i < kStages; ++i) fetch_ahead(i);
 
-  constexpr bool kKeeps = kKeepsShared && RowTile::kWhole && Storage::kOneTile;
+  constexpr bool kKeeps = kStages > 0 && RowTile::kWhole && Storage::kOneTile;
   OperandsAhead shared[kKeeps ? RowTile::kPacks : 1];
   if constexpr (kKeeps) {
     const int first = share.begin * of_chunk;

@@ -224,7 +224,7 @@ def _of_sums(tile: Schedule) -> str:
 def _rows_ahead(tile: Schedule) -> str:
     """The template arguments of a backward kernel that most schedules leave at their defaults."""
     launch = tile.launch
-    flags = (launch.interleaved, tile.stages, launch.kept_operands)
+    flags = (launch.interleaved, tile.stages)
     return "".join(f", {str(one).lower()}" for one in flags) if any(flags) else ""
 
 

@@ -27,7 +27,7 @@ from fusedops.plan.planned import Call, Results, Sums, Tensors
 from fusedops.plan.reading import as_read
 from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_like
-from fusedops.schedule.backward import with_ring
+from fusedops.schedule.backward import resident_rows, with_ring
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.row_partition import piece_columns
 from fusedops.schedule.row_schedule import STAGED_WORD
@@ -148,7 +148,7 @@ class Backward:
     def _with_ring(self, call: Call) -> Schedule | None:
         """The schedule of the row, with a ring of rows in shared memory if it has one.
 
-        Where the tensors do not allow that, it is another schedule.
+        Where the tensors do not allow that, or every slice has a single row, it is another schedule.
         """
         tile: Schedule | None = call.tile
         gpu, x, dy = call.target.gpu, call.views.get("x"), call.views["upstream",]
@@ -160,7 +160,9 @@ class Backward:
         if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and x is not None:
             dense = all(view.placed[1:] == (1, 1) for view in (x, dy))
             whole = (x.width * sizes[0], dy.width * sizes[1]) == (STAGED_WORD, STAGED_WORD)
-            found = with_ring(tile, gpu, sizes, self.op.kept) if dense and whole else None
+            several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
+            if dense and whole and several:
+                found = with_ring(tile, gpu, sizes, self.op.kept)
         if found is not None:
             return found
         geometry, outline, target, reading = call.geometry, call.outline, call.target, call.reading

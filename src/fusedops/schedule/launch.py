@@ -54,9 +54,7 @@ class LaunchConfig(NamedTuple):
             at a time then.
         ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
             (row/ring.cuh), where rows are aligned and the LOAD has no functors; 0 for none. Sums
-            over rows are in registers then.
-        kept_operands: Whether operands of the STORE that all rows share stay in registers of a
-            persistent block.
+            over rows are in registers then, and so are operands of the STORE that all rows share.
     """
 
     rows_per_block: int = 1
@@ -71,7 +69,6 @@ class LaunchConfig(NamedTuple):
     eager_operands: bool = True
     interleaved: bool = False
     ring_stages: int = 0
-    kept_operands: bool = False
 
 
 class ProductConfig(NamedTuple):

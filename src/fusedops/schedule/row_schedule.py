@@ -217,7 +217,6 @@ class Schedule:
             launch.eager_operands,
             launch.interleaved,
             self.stages,
-            launch.kept_operands,
         )
 
     @functools.cached_property

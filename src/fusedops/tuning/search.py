@@ -212,7 +212,7 @@ def _persistent(features: BackwardFeatures, config: LaunchConfig) -> Iterator[La
 
 def _ahead(features: BackwardFeatures, config: LaunchConfig) -> Iterator[LaunchConfig]:
     """Rows that bulk copies bring ahead, for one persistent block of an SM or two."""
-    for blocks, stages, kept in itertools.product((1, 2), RINGS, (True, False)):
+    for blocks, stages in itertools.product((1, 2), RINGS):
         threads = blocks * features.threads
         yield config._replace(
             min_threads_per_sm=threads,
@@ -222,7 +222,6 @@ def _ahead(features: BackwardFeatures, config: LaunchConfig) -> Iterator[LaunchC
             prefetch_distance=0,
             sum_storage="registers",
             ring_stages=stages,
-            kept_operands=kept,
         )
 
 
