@@ -37,6 +37,7 @@ from fusedops.run.gradient import Gradient
 from fusedops.schedule import backward as gradient_schedule
 from fusedops.schedule import forward as schedule
 from fusedops.schedule.architectures import GPUS
+from fusedops.schedule.launch import LaunchConfig
 
 PROCESSORS = 132
 
@@ -331,24 +332,70 @@ def test_sums_in_registers_find_room_to_be_combined():
         assert alone or combined <= 48 << 10, (columns, tile)
 
 
+RING = LaunchConfig(persistent=True, persistent_threads_per_sm=256, ring_stages=2, interleaved=True)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("rms_norm", 8192, torch.float16),
+        *thorough(
+            ("layer_norm", 16384, torch.float16),
+            ("layer_norm", 4096, torch.bfloat16),
+            ("rms_norm", 12288, torch.bfloat16),
+            ("rms_norm", 5120, torch.float32),
+            ("layer_norm", 3000, torch.float16),
+        ),
+    ],
+)
+def test_rows_that_bulk_copies_bring_ahead(case):
+    """The source asserts that the kernel uses the shared memory that is reserved."""
+    operator, columns, dtype = case
+    op = declare(OPERATORS[operator])
+    given = {name: g.to(dtype) for name, g in parameters(op, columns).items()}
+    with testing.force_launch(backward=RING):
+        backward = backward_of(op, tensor(4096, columns, dtype=dtype), given, "sm_90")
+    slices = backward.call.sums.slices
+    assert backward.tile.stages == 2
+    assert backward.launches[0].shared == backward.tile.ring_bytes > 0
+    turns = math.ceil(4096 / (132 // backward.tile.cluster))
+    assert slices.total == slices.per_span == math.ceil(4096 / turns)
+    check_compiles(backward)
+
+
+def test_rows_that_bulk_copies_cannot_bring():
+    """Where a LOAD reads them again, or packs are not aligned, and on a GPU without such copies."""
+    vector, rows = tensor(4096, dtype=torch.float16), tensor(300, 4096, dtype=torch.float16)
+    plain = fo.RMSNorm(store=[fo.Affine("g")])
+    added = fo.RMSNorm(load=[fo.Residual("r")], store=[fo.Affine("g")])
+    apart = tensor(300, 4100, dtype=torch.float16)[:, :4096]
+    with testing.force_launch(backward=RING):
+        assert backward_of(plain, rows, {"g": vector}, "sm_90").tile.stages == 2
+        for op, x, given, arch in (
+            (added, rows, {"r": rows, "g": vector}, "sm_90"),
+            (plain, apart, {"g": vector}, "sm_90"),
+            (plain, rows, {"g": vector}, "sm_80"),
+        ):
+            backward = backward_of(op, x, given, arch)
+            assert (backward.tile.stages, backward.launches[0].shared) == (0, 0)
+            assert not backward.tile.features.bulk_rows
+        few = backward_of(plain, rows[:132], {"g": vector}, "sm_90")
+        assert (few.tile.stages, few.call.sums.slices.rows) == (0, 1)
+
+
 def test_rows_that_slices_take_in_turns():
-    """No slice has two rows more than another; groups of rows that share an operand stay whole."""
-    op, vector = fo.RMSNorm(store=[fo.Affine("g")]), tensor(8192, dtype=torch.float16)
-    turns = backward_of(op, tensor(600, 8192, dtype=torch.float16), {"g": vector}, "sm_90")
+    """As many slices as the last turn fills; groups of rows that share an operand stay whole."""
+    given = {"g": tensor(8192, dtype=torch.float16)}
+    op, x = fo.RMSNorm(store=[fo.Affine("g")]), tensor(300, 8192, dtype=torch.float16)
+    with testing.force_launch(backward=RING):
+        turns = backward_of(op, x, given, "sm_90")
+        x, given = tensor(3, 100, 8192, dtype=torch.float16), {"g": tensor(3, 1, 8192).half()}
+        groups = backward_of(op, x, given, "sm_90")
     slices = turns.call.sums.slices
     assert turns.tile.launch.interleaved
-    assert (slices.rows, slices.per_span, slices.total) == (3, 264, 264)
-    check_compiles(turns)
-    groups = tensor(3, 1, 8192, dtype=torch.float16)
-    with testing.force_launch(backward=turns.tile.launch):
-        x = tensor(3, 200, 8192, dtype=torch.float16)
-        whole = backward_of(op, x, {"g": groups}, "sm_90")
-    assert not whole.tile.launch.interleaved
-    assert whole.call.sums.slices.rows * whole.call.sums.slices.per_span >= 200
-    two = {"g": vector, "b": vector}
-    centred = fo.LayerNorm(store=[fo.Affine("g", "b")])
-    x = tensor(600, 8192, dtype=torch.float16)
-    assert not backward_of(centred, x, two, "sm_90").tile.launch.interleaved
+    assert (slices.rows, slices.per_span, slices.total) == (3, 100, 100)
+    assert not groups.tile.launch.interleaved
+    assert groups.call.sums.slices.rows * groups.call.sums.slices.per_span >= 100
 
 
 @pytest.mark.thorough

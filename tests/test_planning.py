@@ -116,7 +116,7 @@ def test_lengths_that_share_a_schedule_have_their_own(dropout):
             (forward.choose(row, "sm_90", gpu), forward._chosen(row, "sm_90", gpu, None, None)),
             (
                 backward.choose_gradient(row, "sm_90", gpu, "norm", (1,)),
-                backward._chosen(row, "sm_90", gpu, "norm", (1,), None, None),
+                backward._chosen(row, "sm_90", gpu, "norm", (1,), None, None, False),
             ),
         ]
         for shared, own in pairs:

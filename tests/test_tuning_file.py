@@ -197,9 +197,9 @@ def features_of(monkeypatch):
         for streams, centred in itertools.product(("none", "columns", "many"), (False, True)):
             row = Row(columns, element_bytes, compute_bytes, streams=streams, centred=centred)
             forward._chosen.__wrapped__(row, "sm_90", gpu, None, None)
-        for family, sums in itertools.product(GRADIENT_VALUES, SUMS):
+        for family, sums, bulk in itertools.product(GRADIENT_VALUES, SUMS, (False, True)):
             row = Row(columns, element_bytes, compute_bytes)
-            backward._chosen.__wrapped__(row, "sm_90", gpu, family, sums, None, None)
+            backward._chosen.__wrapped__(row, "sm_90", gpu, family, sums, None, None, bulk)
     return seen
 
 

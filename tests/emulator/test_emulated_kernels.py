@@ -161,6 +161,44 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
+#: Whether rows are taken in turns, and the rows of a ring.
+AHEAD = [(True, 2), (False, 2), (True, 3), (True, 0)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("layer_norm", 2048, 300, torch.float16, 1),
+        *thorough(
+            ("rms_norm", 4096, 300, torch.float16, 4),
+            ("layer_norm", 4096, 280, torch.bfloat16, 4),
+            ("layer_norm", 3000, 300, torch.float16, 4),
+            ("rms_norm", 8192, 150, torch.bfloat16, 4),
+            ("layer_norm", 2048, 280, torch.float32, 4),
+        ),
+    ],
+)
+def test_rows_that_are_brought_ahead(case):
+    """Some blocks have a row more than others, and more rows than places in the ring."""
+    op, columns, rows, dtype, count = case
+    chain, first = CHAINS[op], None
+    x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(CHAINS[op], columns, dtype)
+    upstream = upstream_of(chain, x, operands)
+    for interleaved, stages in AHEAD[:count]:
+        launch = LaunchConfig(
+            persistent=True,
+            persistent_threads_per_sm=128,
+            interleaved=interleaved,
+            ring_stages=stages,
+        )
+        with testing.force_launch(backward=launch):
+            verify_call(chain, x, operands, orders=("random",))
+            with emulated("sm_90", "ascending"):
+                _, gradients = gradients_of(declare(chain), x, operands, upstream)
+        first = gradients["x"] if first is None else first
+        assert same_bits(gradients["x"], first), "only sums over rows may have other bits"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "op",

@@ -5,6 +5,8 @@
 // itself, as a product does, has nothing to wait for when it comes to the functors but their operands.
 // So functors run twice: first to issue the reads, into registers, then with the values. The first run
 // computes nothing that is used and writes nothing, so that a compiler leaves the reads alone of it.
+// A kernel whose blocks stay for many rows does the same, once for all of them, with the operands that
+// rows share.
 #pragma once
 
 #include <fusedops/core/memory.cuh>
@@ -20,9 +22,10 @@ struct OperandsAhead {
   uint32_t words[kWords];
 };
 
-/// A row whose reads go to registers (kIssues), or are taken from there. Reads come in the same order
-/// both times; the positions are constants after inlining.
-template <class Index, bool kIssues>
+/// A row whose reads go to registers (kIssues), or are taken from there: those of operands that all rows
+/// share (kShared), or of all others. Reads come in the same order both times; the positions are
+/// constants after inlining.
+template <class Index, bool kIssues, bool kShared = false>
 struct AheadRow : Index {
   OperandsAhead& operands;
   mutable int next;  // the word of the next read
@@ -60,11 +63,30 @@ struct AheadRow : Index {
   }
 };
 
+/// A row together with what has been read of the operands that all rows share, for each pack of a
+/// thread's tile.
+template <class Index, int kPacks>
+struct RowWithShared {
+  const Index& row;
+  OperandsAhead (&operands)[kPacks];
+};
+
 namespace detail {
 
-template <class Index, bool kIssues>
-struct ReadsAhead<AheadRow<Index, kIssues>> {
-  static constexpr bool value = true, kOnlyIssues = kIssues;
+/// The row with what has been read, or as it is.
+template <bool kKeeps, class Index, int kPacks>
+__device__ __forceinline__ decltype(auto) with_shared(const Index& row,
+                                                      OperandsAhead (&operands)[kPacks]) {
+  if constexpr (kKeeps) {
+    return RowWithShared<Index, kPacks>{row, operands};
+  } else {
+    return (row);
+  }
+}
+
+template <class Index, bool kIssues, bool kOfShared>
+struct ReadsAhead<AheadRow<Index, kIssues, kOfShared>> {
+  static constexpr bool value = true, kOnlyIssues = kIssues, kShared = kOfShared;
 };
 
 }  // namespace detail

@@ -10,6 +10,7 @@
 #include <fusedops/core/memory.cuh>
 #include <fusedops/row/kernel.cuh>
 #include <fusedops/row/slices.cuh>
+#include <fusedops/row/view.cuh>
 
 namespace fusedops {
 
@@ -37,6 +38,10 @@ __device__ __forceinline__ void touch(const Arguments& arguments) {
 #endif
 }
 
+/// Threads that a large device holds at a time, about. Blocks after these begin when others have
+/// ended, and read at once.
+inline constexpr unsigned kFirstThreads = 1u << 18;
+
 namespace detail {
 
 /// Prefetches the first row of the slice of each thread from `views`.
@@ -56,12 +61,26 @@ __device__ __forceinline__ void prefetch_first(const Slices& slices, const Rows&
   (views.prefetch_all(row, begin, end, by), ...);
 }
 
+/// Prefetches the rows of the block, where they lie one behind the other: few instructions of one thread.
+template <class Schedule, class T, int W>
+__device__ __forceinline__ void prefetch_block(int64_t count, int64_t cols,
+                                               const View<T, 1, Column::kContiguous, W>& view) {
+  if (threadIdx.x != 0 || view.rows.stride[0] != cols) return;
+  const int64_t first = Schedule::first_row(blockIdx.x);
+  const int64_t last = smaller<int64_t>(first + Schedule::kRows, count);
+  prefetch_bytes(view.data + first * cols, view.data + last * cols, Alone{});
+}
+template <class Schedule, class Other>
+__device__ __forceinline__ void prefetch_block(int64_t, int64_t, const Other&) {}
+
 }  // namespace detail
 
 /// Begins a kernel, as begin_after_previous() of core/dependency.cuh. A grid of few blocks first touches
 /// its argument and prefetches the first row of each slice from `views`: it comes up early, and
-/// waits. In large grids what the first blocks gain so is less than the instructions of all cost.
-template <class Schedule, class Arguments, class Slices, class Rows, class... Views>
+/// waits. In large grids what the first blocks gain so is less than the instructions of all cost,
+/// unless one thread prefetches all rows of a block at once (kLarge).
+template <class Schedule, bool kLarge = false, class Arguments, class Slices, class Rows,
+          class... Views>
 __device__ __forceinline__ void begin_with_rows(const Arguments& arguments, const Slices& slices,
                                                 const Rows& rows, int64_t cols, int64_t even,
                                                 const Views&... views) {
@@ -69,6 +88,8 @@ __device__ __forceinline__ void begin_with_rows(const Arguments& arguments, cons
   if (gridDim.x <= kFewBlocks) {
     touch(arguments);
     detail::prefetch_first<Schedule>(slices, rows, cols, even, views...);
+  } else if (kLarge && blockIdx.x < kFirstThreads / (Schedule::kThreads * Schedule::kRows)) {
+    (detail::prefetch_block<Schedule>(rows.count, cols, views), ...);
   }
   begin_after_previous();
 #endif

@@ -7,6 +7,7 @@
 // rows of a slice one after another, so that gradients that rows share are summed on chip.
 #pragma once
 
+#include <fusedops/row/ring.cuh>
 #include <fusedops/row/row_lane.cuh>
 
 namespace fusedops {
@@ -21,10 +22,12 @@ enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 /// `ahead`: the prefetch distance in rows. `even`: as in row_kernel. kEagerOperands: the loads of
 /// the STORE's operands are issued together with those of the row, not after them (more bytes in
 /// flight, more registers). kInterleaves: slices take rows in turns, so that all blocks read
-/// neighbouring rows at a time; a block then has one slice, of a single span.
+/// neighbouring rows at a time; a block then has one slice, of a single span. kStages: the rows that
+/// bulk copies bring to shared memory ahead (row/ring.cuh), 0 for none; with them, operands of the STORE
+/// that all rows share stay in registers.
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, bool kInterleaves = false,
-          class Op, class LoadT, class Upstream, class StoreT, class Kept, class To,
-          class LoadTargets, class StoreTargets, class Rows>
+          int kStages = 0, class Op, class LoadT, class Upstream,
+          class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,
@@ -77,8 +80,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   load_sinks.begin(lane);
   store_sinks.begin(lane);
 
-  const Alongside<LoadT, Upstream, Row, kEverywhere> along{load, upstream};
-  const auto fetch = [&](const Row& row, int chunk) {
+  const auto fetch = [&](const auto& load, const auto& upstream, const Row& row, int chunk) {
+    const auto along = alongside<Row, kEverywhere>(load, upstream);
     const Columns bounds = bounds_of(load, row, cols);
     const int64_t left = Schedule::left(cols, chunk * of_chunk, of_chunk) - first_col;
     const int col = chunk * of_chunk + first_col;
@@ -129,20 +132,51 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   ClusterHandshake<Schedule::kBlocks> handshake;
   detail::prepare<decltype(handshake), Parts>();
   Parts parts;
+
+  static_assert(kStages == 0 || kReduces,
+                "the reduction's barrier frees a row's place in the ring");
+  const int end_col = static_cast<int>(smaller<int64_t>((share.begin + 1) * of_chunk, cols));
+  auto ring =
+      detail::ring_of<kStages, Schedule, Op>(load, upstream, kept, share.begin * of_chunk, end_col);
+  const auto fetch_ahead = [&](uint32_t turn) {
+    const int64_t number = begin + turn * step;
+    const bool mine = turn < turns && number < end;
+    if constexpr (kStages > 0) ring.fetch(rows.index(mine ? number : 0), turn, mine);
+  };
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < kStages; ++i) fetch_ahead(i);
+
+  constexpr bool kKeeps = kStages > 0 && RowTile::kWhole && Storage::kOneTile;
+  OperandsAhead shared[kKeeps ? RowTile::kPacks : 1];
+  if constexpr (kKeeps) {
+    const int first = share.begin * of_chunk;
+    value.begin(Schedule::left(cols, first, of_chunk) - first_col, 0);
+    read_shared(shared, value, store, rows.index(0), first + first_col, lane);
+  }
+
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const bool mine = begin + turn * step < end;
     const Row row = rows.index(mine ? begin + turn * step : 0);
     const Visit visit{slice, turn, turns, begin < end, mine};
     if constexpr (kBefore) prefetch_later(turn);
+    if (kStages > 0 && mine) ring.wait();
+    const auto& from = ring.load(load, row);
+    const auto& above = ring.upstream(upstream, row);
+    const auto& known_of = ring.kept(kept, row);
+    const auto& of_store = detail::with_shared<kKeeps>(row, shared);
     detail::KeptOfRow<Op> of_row;
     if constexpr (kEagerOperands) {
-      of_row.read(kept, unaware(row));  // not an operand: no promise of alignment
+      if (kStages == 0 || mine) {
+        of_row.read(known_of, unaware(row));  // not an operand: no promise of alignment
+      } else {
+        of_row.clear();
+      }
     } else {
       // The branch makes these loads complete before those of the STORE's operands are issued,
       // which then take no registers meanwhile.
       if (mine) {
-        of_row.read(kept, unaware(row));
-        fetch(row, share.begin);
+        of_row.read(known_of, unaware(row));
+        fetch(from, above, row, share.begin);
       } else {
         of_row.clear();
         value.fill(Compute(0));
@@ -154,9 +188,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
-        if (kEagerOperands || chunk > share.begin) fetch(row, chunk);
-        through_store<Op, kMasks>(value, gradient, known, store, row, chunk * of_chunk + first_col,
-                                  store_sinks, lane, visit);
+        if (kEagerOperands || chunk > share.begin) fetch(from, above, row, chunk);
+        through_store<Op, kMasks>(value, gradient, known, store, of_store,
+                                  chunk * of_chunk + first_col, store_sinks, lane, visit);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       if constexpr (kReduces) {
@@ -171,6 +205,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     if constexpr (kReduces) {
       const typename Op::Partial of_all = parts.all(op, chunks);
       if constexpr (kLate) prefetch_later(turn);
+      fetch_ahead(turn + kStages);
+      ring.next();
       const typename Op::Finish finish = op.finish(known, of_all, row, cols);
       detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
       for (int chunk = share.begin; chunk < share.end; ++chunk) {
@@ -178,7 +214,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
         const int col = chunk * of_chunk + first_col;
         if constexpr (!Storage::kOneTile) {
           Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
-          fetch(row, chunk);
+          fetch(load, upstream, row, chunk);
           through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
         }
         through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,

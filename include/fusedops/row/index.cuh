@@ -73,10 +73,11 @@ FUSEDOPS_HD constexpr bool is_near() {
   return is_near(static_cast<const Row*>(nullptr));
 }
 
-/// Whether reads for this row are taken from registers, or only issued: row/ahead.cuh.
+/// Whether reads for this row are taken from registers, or only issued, of operands that rows share
+/// (kShared) or of all others: row/ahead.cuh.
 template <class Row>
 struct ReadsAhead {
-  static constexpr bool value = false, kOnlyIssues = false;
+  static constexpr bool value = false, kOnlyIssues = false, kShared = false;
 };
 
 }  // namespace detail

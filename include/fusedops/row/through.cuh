@@ -7,6 +7,7 @@
 
 #include <fusedops/functor/sink.cuh>
 #include <fusedops/op/row_operand.cuh>
+#include <fusedops/row/ahead.cuh>
 #include <fusedops/row/fetch.cuh>
 #include <fusedops/row/sinks.cuh>
 
@@ -86,6 +87,12 @@ struct Alongside {
   }
 };
 
+template <class AnyRow, bool kEverywhere, class LoadT, class View>
+FUSEDOPS_HD Alongside<LoadT, View, AnyRow, kEverywhere> alongside(const LoadT& of,
+                                                                  const View& view) {
+  return {of, view};
+}
+
 namespace detail {
 
 /// One pack on its way back through the STORE, in three steps: its results, with a note of what is
@@ -140,6 +147,19 @@ FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const Load
   if constexpr (!IsSame<To, Absent>::value) to.write(g, row, col);
 }
 
+/// The row as functors see it at one pack of a tile.
+template <class Row>
+FUSEDOPS_HD const Row& row_at(const Row& row, int) {
+  return row;
+}
+#if defined(FUSEDOPS_CUDA)
+template <class Index, int kPacks>
+__device__ __forceinline__
+    AheadRow<Index, false, true> row_at(const RowWithShared<Index, kPacks>& row, int pack) {
+  return {row.row, row.operands[pack]};
+}
+#endif
+
 }  // namespace detail
 
 /// Replaces the values of the LOAD by the row's result, and the gradient of what was stored by that
@@ -156,11 +176,31 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
     MaskedElements<N> masked;
     detail::make_results<Op>(v, known, masked);
-    detail::back_through_store<Op>(g, v, store, row, at, sink, masked);
+    detail::back_through_store<Op>(g, v, store, detail::row_at(row, pack), at, sink, masked);
     detail::select_masked<Op, kMasks>(v, g, masked);
   });
   value.fill_absent(Compute(0));
 }
+
+#if defined(FUSEDOPS_CUDA)
+/// Reads the operands of the STORE that all rows share into registers, for the packs of a tile. A pack
+/// is complete or absent.
+template <class Tile, class StoreT, class Row, class Lane>
+__device__ __forceinline__ void read_shared(OperandsAhead (&operands)[Tile::kPacks],
+                                            const Tile& tile, const StoreT& store, const Row& row,
+                                            int64_t col, const Lane& lane) {
+  using Compute = typename Tile::Compute;
+  static_assert(Tile::kWhole, "reads are counted from a pack's first column");
+  Sinks<Tile, Targets<>> none{Targets<>{}};
+  const Visit visit{};
+  walk_tile(tile, col, [&](auto width, int64_t at, int pack, int first) {
+    constexpr int N = decltype(width)::value;
+    Compute g[N] = {}, v[N] = {};
+    PackSink<Sinks<Tile, Targets<>>, Lane> sink{none, lane, visit, pack, first};
+    store.backward(g, v, AheadRow<Row, true, true>(row, operands[pack]), at, sink, NoneMasked{});
+  });
+}
+#endif
 
 /// Replaces the gradient of the result by that of x, and writes it to `to`.
 template <class Op, bool kMasks, class Tile, class LoadT, class To, class Row, class Finish,

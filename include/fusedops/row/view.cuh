@@ -312,8 +312,9 @@ struct View {
   /// T may be const, a pack's elements are not.
   template <int kStep, class Row>
   FUSEDOPS_HD static auto read_for(const Row& row, const T* from) {
-    // What all rows share is not read ahead: of a pack's column it is there, in the L1 cache.
-    if constexpr (detail::ReadsAhead<Row>::value && kRank > 0) {
+    // What all rows share is not read ahead for a single row: it is there, in the L1 cache.
+    if constexpr (detail::ReadsAhead<Row>::value &&
+                  detail::ReadsAhead<Row>::kShared == (kRank == 0)) {
       return row.template read<kStep>(from);
     } else {
       return read_input<kStep>(from);

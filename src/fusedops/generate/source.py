@@ -137,15 +137,13 @@ def cuda_source(
     stages = str(tile.staged_bytes > 0).lower()
     relays = str(tile.launch.relay_handshake).lower()
     eager = str(tile.launch.eager_operands).lower()
-    if tile.launch.interleaved:
-        eager += ", true"
     forward = (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh")
     if tile.storage == "chunks":
         forward = (f"map_kernel<{tile.cpp}>", "row/map.cuh")
     called, header = {
         "forward": forward,
         "gradient": (
-            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}>",
+            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}{_rows_ahead(tile)}>",
             "row/gradient.cuh",
         ),
         "sums": (
@@ -183,6 +181,11 @@ MOST_VALUES = 32
 #: bits took 2.97 us in place of 2.93.
 SHORT_BYTES = 128
 
+#: Least and most bytes of a row where the first blocks of a large grid prefetch all of theirs:
+#: RMSNorm and LayerNorm of 256 columns of 16 bits take 0.976 to 0.98 of their time so, of 128
+#: columns 0.986 to 0.997.
+PREFETCHED_FIRST = (256, 512)
+
 #: Rows of a block that has few rows all to itself (plan/backward_schedule.py).
 FEW_ROWS = 8
 
@@ -190,25 +193,39 @@ FEW_ROWS = 8
 def _beginning(entry: str, members: Members, tile: Schedule) -> str:
     """The first statement of a kernel: it waits for the previous one (row/beginning.cuh)."""
     if entry == "sums":
-        return "begin_after_previous<false>();"
-    # A kernel with a second stage follows one, which does not release it before its end. Those of
-    # many rows have fewer rows a block than those of few.
+        # Few parts are those of a small computation, whose next kernel is small as well.
+        return f"begin_after_previous(a.{members[0].name}.parts <= kFewBlocks);"
+    # A kernel with a second stage follows one, which releases it before its end where there are few
+    # rows. If they are of one warp, that was not measured: few of them are one block's.
     second_stage = any(one.sums for one in members) and tile.rows_per_block < FEW_ROWS
+    waits = second_stage and tile.tile.threads <= 32
     # A map, which has no features, was not measured.
     short = tile.features is None or tile.features.row_bytes <= SHORT_BYTES
-    if second_stage or short or tile.tile.registers(tile.compute_bytes) > MOST_VALUES:
+    if waits or short or tile.tile.registers(tile.compute_bytes) > MOST_VALUES:
         return "begin_after_previous();"
     even = next((f"a.{one.name}" for one in members if one.purpose == "chunk"), "0")
     rows = "SingleRows{}, a.rows, a.cols" if entry == "forward" else "a.slices, a.rows, a.cols"
     given = any(one.name == "upstream" for one in members)
     views = "a.x, a.upstream" if given else "a.x"
-    return f"begin_with_rows<{tile.cpp}>(\n    a, {rows}, {even}, {views});"
+    large = ""
+    if entry == "forward" and tile.storage == "register" and tile.launch.prefetch == "never":
+        least, most = PREFETCHED_FIRST
+        assert tile.features is not None
+        large = ", true" if least <= tile.features.row_bytes <= most else ""
+    return f"begin_with_rows<{tile.cpp}{large}>(\n    a, {rows}, {even}, {views});"
 
 
 def _of_sums(tile: Schedule) -> str:
     """The columns of a block, the threads of a column, and the columns of a thread if several."""
     numbers = [tile.width, tile.threads_per_block * tile.packs // tile.width, tile.packs]
     return ", ".join(str(one) for one in numbers[: 3 if tile.packs > 1 else 2])
+
+
+def _rows_ahead(tile: Schedule) -> str:
+    """The template arguments of a backward kernel that most schedules leave at their defaults."""
+    launch = tile.launch
+    flags = (launch.interleaved, tile.stages)
+    return "".join(f", {str(one).lower()}" for one in flags) if any(flags) else ""
 
 
 def _shared_memory_checks(tile: Schedule, members: Members) -> str:
@@ -219,12 +236,19 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         of_row = f"fusedops::detail::Stage<{tile.cpp}, {views}>::kBytes"
         of_rows = f"{of_row} * {tile.rows_per_block}"
         checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
+    elif tile.ring_bytes:
+        types = ", ".join(f"decltype(Arguments::{name})" for name in ("upstream", "kept"))
+        types = f"decltype(Arguments::op), Load<decltype(Arguments::x)>, {types}"
+        of = f"{tile.stages}, {tile.cpp}, {types}"
+        checks.append(
+            (f"fusedops::detail::Ring<{of}>::kBytes == {tile.ring_bytes}", "row/ring.cuh")
+        )
     elif tile.storage == "shared":
         of_chunk = tile.shared_bytes // tile.chunks
         compute = "decltype(Arguments::op)::Compute"
         taken = f"fusedops::InShared::chunk_bytes<{tile.cpp}, {compute}>()"
         checks.append((f"{taken} == {of_chunk}", "row/storage.cuh"))
-    if tile.shared_bytes or any(one.sums == "shared" for one in members):
+    if tile.shared_bytes or tile.ring_bytes or any(one.sums == "shared" for one in members):
         reserved = reserved_shared(tile.threads_per_block, tile.compute_bytes) - RESERVED_SHARED
         parts = f"fusedops::detail::Parts<{tile.cpp}, decltype(Arguments::op)>::kShared"
         checks.append((f"{parts} <= {reserved}", "row/combine.cuh"))

@@ -27,7 +27,10 @@ from fusedops.plan.planned import Call, Results, Sums, Tensors
 from fusedops.plan.reading import as_read
 from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_like
+from fusedops.schedule.backward import resident_rows, with_ring
+from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.row_partition import piece_columns
+from fusedops.schedule.row_schedule import STAGED_WORD
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -133,15 +136,39 @@ class Backward:
         uses = wanted.occurrences
         places = [call.views[one].placed for one in uses]
         shared = as_read(self.bound, call.outline, geometry, reading, uses, places)
-        cut = cut_of(
-            wanted.cuts, geometry, shared, call.tile, call.target, self.split, reading.many
-        )
+        tile = self._with_ring(call)
+        cut = cut_of(wanted.cuts, geometry, shared, tile, call.target, self.split, reading.many)
         for at in cut.apart:
             shared[at] = shared[at]._replace(kind="apart")
         partial = dict(zip(uses, cut.partial, strict=True))
         pack = math.gcd(geometry.columns, 16 // self.bound.compute.itemsize)
         sums = Sums(partial, cut.slices, cut.few, pack, cut.blocks, cut.of_one, cut.told)
         return Call(*call[:-3], cut.tile, dict(zip(uses, shared, strict=True)), sums)
+
+    def _with_ring(self, call: Call) -> Schedule | None:
+        """The schedule of the row, with a ring of rows in shared memory if it has one.
+
+        Where the tensors do not allow that, or every slice has a single row, it is another schedule.
+        """
+        tile: Schedule | None = call.tile
+        gpu, x, dy = call.target.gpu, call.views.get("x"), call.views["upstream",]
+        if tile is None or gpu is None or not tile.launch.ring_stages or not self.op.reduces:
+            return tile
+        sizes = self.bound.x.element_size(), self.dy.element_size()
+        found = None
+        assert isinstance(tile.features, BackwardFeatures)
+        if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and x is not None:
+            dense = all(view.placed[1:] == (1, 1) for view in (x, dy))
+            whole = (x.width * sizes[0], dy.width * sizes[1]) == (STAGED_WORD, STAGED_WORD)
+            several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
+            if dense and whole and several:
+                found = with_ring(tile, gpu, sizes, self.op.kept)
+        if found is not None:
+            return found
+        geometry, outline, target, reading = call.geometry, call.outline, call.target, call.reading
+        return backward_schedule(
+            self.bound, outline, geometry, target, self.wanted, reading, aligned=False
+        )[0]
 
     def results(self, call: Call) -> Results:
         """The gradients: that of x, then those of operands."""
@@ -189,7 +216,7 @@ class Backward:
         if tile is None:
             return total, grain, 1, 1, 0
         grid = -(-total // tile.rows_per_block) * tile.blocks_per_row
-        shared = sums.of_one * results.in_shared * self.bound.compute.itemsize
+        shared = sums.of_one * results.in_shared * self.bound.compute.itemsize + tile.ring_bytes
         return total, grain, grid, tile.threads_per_block, shared
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Sharing
+from fusedops.functors import Affine
 from fusedops.generate.target import Target
 from fusedops.plan import forward, placing
 from fusedops.plan.placing import Outline, is_shared
@@ -58,6 +59,7 @@ def backward_schedule(
     target: Target,
     gradient: WantedGradients,
     reading: Reading,
+    aligned: bool = True,
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -68,6 +70,7 @@ def backward_schedule(
         target: The target that kernels are built for.
         gradient: The gradients that are wanted.
         reading: How the call is read where its shapes leave that open.
+        aligned: Whether bulk copies can read x and the gradient of y, as far as is known.
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -102,6 +105,9 @@ def backward_schedule(
         sums,
         forced.storage,
         forced.backward,
+        # Functors of a LOAD may read x again, after a later row has taken its place. A STORE with others
+        # than parameters was not measured.
+        aligned and not bound.load and all(isinstance(one, Affine) for one in bound.store),
     )
     return chosen, chosen.storage
 

@@ -19,6 +19,7 @@ from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
+    STAGED_WORD,
     Schedule,
     check_cluster,
     check_reduces,
@@ -34,6 +35,7 @@ __all__ = [
     "gradient_bucket",
     "resident_rows",
     "values_of",
+    "with_ring",
 ]
 
 #: Columns that one thread block holds, beyond which a row is cut into chunks: 16384 columns in one
@@ -171,6 +173,9 @@ def _most_threads(row: Row, columns: int, fills: bool, family: str) -> int:
     return 2 * few
 
 
+#: Alignment of a ring of rows in shared memory, in bytes.
+RING_LINE = 128
+
 #: Share of the persistent clusters that an SM count alone would allow and that do not fit at a
 #: time, by largest cluster size. A cluster's blocks run on neighbouring SMs, whose number no
 #: cluster size divides: one H200 holds 132, 62, 30 and 14 clusters of 2, 4, 8 and 16 blocks, at two
@@ -186,6 +191,7 @@ def choose_gradient(
     sums: tuple[int, ...],
     storage: str | None = None,
     launch: LaunchConfig | None = None,
+    bulk_rows: bool = False,
 ) -> Schedule:
     """Choose the schedule of a backward pass on a GPU.
 
@@ -198,15 +204,17 @@ def choose_gradient(
         storage: A storage or None, as for `choose`; "register" and "shared" say where the sums are
             accumulated, "cluster" that a cluster shares the row.
         launch: A launch configuration in place of the one that is looked up, or None.
+        bulk_rows: Whether nothing but the GPU and the length of a row is in the way of bulk copies
+            (`BackwardFeatures.bulk_rows`).
 
     Raises:
         ValueError: The storage cannot hold the row.
     """
     if storage is None:
-        chosen = _chosen(row.representative, arch, gpu, family, sums, None, launch)
+        chosen = _chosen(row.representative, arch, gpu, family, sums, None, launch, bulk_rows)
         if chosen.chunks == 1:
             return chosen
-    return _chosen(row, arch, gpu, family, sums, storage, launch)
+    return _chosen(row, arch, gpu, family, sums, storage, launch, bulk_rows)
 
 
 @remembered
@@ -218,6 +226,7 @@ def _chosen(
     sums: tuple[int, ...],
     storage: str | None,
     launch: LaunchConfig | None,
+    bulk_rows: bool,
 ) -> Schedule:
     check_reduces(storage)
     found = gradient_bucket(row, gpu.cluster_limit, family)
@@ -233,7 +242,9 @@ def _chosen(
     kind = "cluster" if cluster > 1 else "register" if tile.chunks == 1 else "streaming"
     kind = "streaming" if storage == "streaming" else kind
     read_once = kind == "register" or (kind == "cluster" and cluster >= tile.chunks)
-    features = _features(row, found, cluster, read_once, family, sums)
+    whole = tile.width * row.element_bytes == STAGED_WORD and columns % tile.width == 0
+    bulk_rows = bulk_rows and gpu.bulk_copies and whole and read_once and tile.threads > 32
+    features = _features(row, found, cluster, read_once, family, sums, bulk_rows)
     looked_up = launch_config(features, arch, gpu) if launch is None else Found(launch)
     config = looked_up.config
     where = {"register": "registers", "shared": "shared"}.get(storage or "", config.sum_storage)
@@ -264,6 +275,7 @@ def _features(
     read_once: bool,
     family: str,
     sums: tuple[int, ...],
+    bulk_rows: bool,
 ) -> BackwardFeatures:
     bucket, tile = cut.bucket, cut.bucket.tile
     return BackwardFeatures(
@@ -282,7 +294,28 @@ def _features(
         family=family,
         sums=len(sums),
         groups=min(sums, default=0),
+        bulk_rows=bulk_rows,
     )
+
+
+def with_ring(
+    schedule: Schedule, gpu: Gpu, element_bytes: tuple[int, int], kept: int
+) -> Schedule | None:
+    """The schedule with a ring of rows in shared memory (row/ring.cuh); None if it has no room.
+
+    Args:
+        schedule: A schedule from `choose_gradient` whose launch has such a ring.
+        gpu: The facts of the GPU.
+        element_bytes: The itemsizes of x and of the gradient of y.
+        kept: How many numbers the forward pass has kept of a row.
+    """
+    size, stages = schedule.compute_bytes, schedule.launch.ring_stages
+    # The kept numbers of a row begin anywhere in a word.
+    words = -(-(kept * size + STAGED_WORD - size) // STAGED_WORD) if kept else 0
+    stage = schedule.tile.capacity * sum(element_bytes) + words * STAGED_WORD
+    taken = stages * stage + RING_LINE - STAGED_WORD
+    free = gpu.shared_limit - reserved_shared(schedule.threads_per_block, size)
+    return schedule.replaced(ring_bytes=taken) if taken <= free else None
 
 
 @functools.cache

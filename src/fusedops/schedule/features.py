@@ -64,6 +64,9 @@ class BackwardFeatures(NamedTuple):
         sums: Number of operands whose gradients are sums over rows; 0 without.
         groups: Fewest sums that one of these gradients consists of, each over a group of rows; 0
             without.
+        bulk_rows: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows
+            of x and of the gradient of y are whole aligned packs, and the LOAD has no functors,
+            which may read x again.
     """
 
     columns: int
@@ -81,6 +84,7 @@ class BackwardFeatures(NamedTuple):
     family: str
     sums: int
     groups: int
+    bulk_rows: bool
 
 
 class ProductFeatures(NamedTuple):

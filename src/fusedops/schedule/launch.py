@@ -50,7 +50,11 @@ class LaunchConfig(NamedTuple):
         eager_operands: Whether a backward pass issues the loads of its operands together with those
             of the row: more loads in flight, more registers.
         interleaved: Whether the slices of a backward pass take rows in turns, where all rows share
-            the operands and a block has one row at a time: all blocks then read neighbouring rows.
+            the operands, so that all blocks read neighbouring rows at a time. A block has one row
+            at a time then.
+        ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
+            (row/ring.cuh), where rows are aligned and the LOAD has no functors; 0 for none. Sums
+            over rows are in registers then, and so are operands of the STORE that all rows share.
     """
 
     rows_per_block: int = 1
@@ -64,6 +68,7 @@ class LaunchConfig(NamedTuple):
     sum_storage: str = "registers"
     eager_operands: bool = True
     interleaved: bool = False
+    ring_stages: int = 0
 
 
 class ProductConfig(NamedTuple):

@@ -199,6 +199,8 @@ def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile
         changed["persistent"] = persistent
         if config.prefetch == "across_rows" and (persistent or features.sums):
             changed["prefetch"] = "never"  # no later block takes the row
+        if not features.bulk_rows:
+            changed["ring_stages"] = 0
     if changed.get("prefetch", config.prefetch) == "never":
         changed["prefetch_distance"] = 0
     changed["rows_per_block"] = _whole_warps(config.rows_per_block, features.threads)

@@ -87,7 +87,7 @@ def cut(
         resident_rows: Rows that the device's persistent blocks process at a time; None for a CPU.
         lanes: Number of slices that are summed up together; all of them lie in one span.
         persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
-        interleaved: Whether slices take rows in turns (`may_interleave`).
+        interleaved: Whether slices take rows in turns; all that rows share, all of them share.
     """
     if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
@@ -96,8 +96,11 @@ def cut(
         return Slices(1, max(rows, 1), max(rows, 1), rows)
     else:
         wanted = max(1, min(resident_rows, rows))
-        if interleaved:  # every slice has as many rows as another, or one more
-            return Slices(math.ceil(rows / wanted), max(rows, 1), wanted, wanted)
+        if interleaved:
+            # No more slices than rows in turns need: a last turn of a few blocks leaves most idle.
+            turns = math.ceil(rows / wanted)
+            slices = math.ceil(rows / turns)
+            return Slices(turns, max(rows, 1), slices, slices)
     groups = tuple([one.group for one in shared if one.kind in ("column", "row")])
     return _cut(rows, groups, wanted, lanes)
 

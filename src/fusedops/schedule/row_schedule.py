@@ -70,6 +70,8 @@ class Schedule:
         cluster: Thread blocks in the cluster that shares a row; 1 without one.
         staged_bytes: Bytes per element of rows that are staged in shared memory as they lie in
             memory, or 0.
+        ring_bytes: Bytes of dynamic shared memory of a backward pass's ring of rows, which has
+            `launch.ring_stages` of them; 0 where rows are read from global memory.
         features: The features by which the launch configuration was looked up; None for a kernel
             that has none.
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
@@ -88,6 +90,7 @@ class Schedule:
     pieces: bool = True
     cluster: int = 1
     staged_bytes: int = 0
+    ring_bytes: int = 0
     features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
     tuned: str = dataclasses.field(default="", compare=False)
     lengths: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
@@ -179,6 +182,11 @@ class Schedule:
         return self.rows_per_block * self.chunks * self.tile.capacity * self.compute_bytes
 
     @property
+    def stages(self) -> int:
+        """Rows of the ring of a backward pass; 0 without one."""
+        return self.launch.ring_stages if self.ring_bytes else 0
+
+    @property
     def one_tile(self) -> bool:
         """Whether a block has a single tile of each row, held in its registers."""
         if self.storage == "chunks":
@@ -208,6 +216,7 @@ class Schedule:
             launch.relay_handshake,
             launch.eager_operands,
             launch.interleaved,
+            self.stages,
         )
 
     @functools.cached_property

@@ -41,6 +41,9 @@ DISTANCE_L2 = 60 << 20
 #: Threads of persistent blocks per SM.
 PERSISTENT = (384, 448, 512, 640, 768, 896, 1024, 2048)
 
+#: Rows of a ring in shared memory.
+RINGS = (2, 3)
+
 #: Static shared memory of a block, in which sums in registers are combined over its rows.
 STATIC_SHARED = 48 << 10
 
@@ -163,8 +166,10 @@ def _backward(kernel: Kernel, features: BackwardFeatures) -> Iterator[tuple[str,
         storages = ("registers", "shared")
         yield "storage of sums", lambda config: _with(config, "sum_storage", storages)
     yield "operand loads", lambda config: _with(config, "eager_operands", (False, True))
-    if features.read_once and features.groups == 1 and features.threads > 32:
+    if features.read_once and features.sums and features.threads > 32:
         yield "rows in turns", lambda config: _with(config, "interleaved", (False, True))
+    if features.bulk_rows and features.sums:
+        yield "rows ahead", lambda config: _ahead(features, config)
 
 
 def _with(config: Any, field: str, values: tuple[object, ...]) -> Iterator[Any]:
@@ -203,6 +208,21 @@ def _persistent(features: BackwardFeatures, config: LaunchConfig) -> Iterator[La
                 prefetch_distance=1,
             )
     yield config._replace(persistent=False, prefetch="never", prefetch_distance=0)
+
+
+def _ahead(features: BackwardFeatures, config: LaunchConfig) -> Iterator[LaunchConfig]:
+    """Rows that bulk copies bring ahead, for one persistent block of an SM or two."""
+    for blocks, stages in itertools.product((1, 2), RINGS):
+        threads = blocks * features.threads
+        yield config._replace(
+            min_threads_per_sm=threads,
+            persistent=True,
+            persistent_threads_per_sm=threads,
+            prefetch="never",
+            prefetch_distance=0,
+            sum_storage="registers",
+            ring_stages=stages,
+        )
 
 
 #: How often all steps are gone through, unless one round finds nothing faster.
