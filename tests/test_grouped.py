@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from cases import raises, randn, same_bits, thorough
+from torch import nn
 
 import fusedops as fo
 from fusedops.product import grouped_product
@@ -15,6 +16,13 @@ from fusedops.testing import check
 BIASED = fo.GroupedLinear(
     store=[fo.Bias("b"), fo.Scale("router"), fo.Residual("r", save="stream")], by_expert=["b"]
 )
+
+SWIGLU = fo.GroupedLinear(
+    store=[fo.Bias("b"), fo.Gate("up", of="value"), fo.Scale("router")],
+    by_expert=["b"],
+    halves="up",
+)
+INTERLEAVED = fo.GroupedLinear(SWIGLU.store, ["b"], "up", interleaved=True)
 
 #: The rows of each group.
 COUNTS = {
@@ -61,14 +69,14 @@ def run(tensors, offsets, op=BIASED, **options):
 
 
 def near(found, want, dtype, counts, k=16, n=24):
-    """Within what sums of so many terms of these sizes, rounded twice, may be off."""
+    """Within what sums of so many terms may be off that are no larger than four times the sum."""
     terms = max(k, n, *counts) + 2
-    eps = torch.finfo(dtype).eps
     for one, exact in zip(found, want, strict=True):
-        # The terms are normal numbers and products of up to three; 8 is beyond all of their sizes.
         assert one.dtype is dtype
         assert torch.isfinite(one).all()
-        assert (one.double() - exact).abs().max() <= 8 * eps * terms if one.numel() else True
+        if one.numel():
+            size = 1 + exact.abs().max()
+            assert (one.double() - exact).abs().max() <= 4 * torch.finfo(dtype).eps * terms * size
 
 
 class TestValues:
@@ -161,6 +169,59 @@ class TestValues:
 
         assert torch.autograd.gradcheck(call, (x, w, b))
         assert torch.autograd.gradgradcheck(call, (x, w, b))
+
+
+class TestHalves:
+    @pytest.mark.parametrize("op", [SWIGLU, INTERLEAVED], ids=["halves", "interleaved"])
+    def test_against_two_products(self, device, op):
+        """Both halves are columns of one product, and w has one gradient."""
+        counts = (4, 0, 5, 2)
+        x, w, b, router, _ = given(device, counts=counts).values()
+        tensors = {"x": x, "w": w, "b": b.detach()[:, :12].requires_grad_(), "router": router}
+        offsets = offsets_of(counts, device)
+
+        def by_parts(x, w, b, router):
+            gate, up = (w[:, ::2], w[:, 1::2]) if op.interleaved else w.chunk(2, 1)
+            z, other = (by_loop(x, one, 0 * b, 1, 0, counts) for one in (gate, up))
+            return nn.functional.silu(z + b.repeat_interleave(sizes, 0)) * other * router
+
+        sizes = torch.tensor(counts, device=device)
+        found = step(lambda **given: run(given, offsets, op), tensors)
+        exact = {name: one.detach().double().requires_grad_() for name, one in tensors.items()}
+        near(found, step(by_parts, exact), torch.float32, counts)
+        unfused = step(lambda **given: run(given, offsets, op.unfused), tensors)
+        near(unfused, [one.double() for one in found], torch.float32, counts)
+
+    @pytest.mark.parametrize("op", [SWIGLU, *thorough(INTERLEAVED)])
+    def test_check(self, device, op):
+        x, w, b, router, _ = given(device, torch.bfloat16, n=22).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        check(op, x, w, offsets=offsets, b=b[:, :11], router=router)
+
+    def test_explain(self, device):
+        x, w, b, router, _ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        told = SWIGLU.explain(x, w, offsets=offsets, b=b[:, :12], router=router)
+        assert told.flops == 2 * 11 * 16 * 24
+        assert "(11, 16) and (4, 24, 16) -> z (11, 24)" in str(told)
+        assert told.store.rows == 11
+        assert "11 of 12 columns" in str(told)
+
+    def test_refusals(self, device):
+        x, w, b, router, _ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        with raises(ValueError, "even number", "'up'", "(4, 23, 16)"):
+            SWIGLU(x, w[:, 1:], offsets=offsets, b=b, router=router)
+        with raises(TypeError, "unknown operand 'up'"):
+            SWIGLU(x, w, offsets=offsets, b=b, router=router, up=b)
+        with raises(ValueError, "(4, 12), (4, 1) or (4,)", "(4, 24)"):
+            SWIGLU(x, w, offsets=offsets, b=b, router=router)
+        with raises(ValueError, "halves names 'other'", "'up'"):
+            fo.GroupedLinear([fo.Gate("up")], halves="other")
+        with raises(ValueError, "interleaved", "halves"):
+            fo.GroupedLinear([fo.Gate("up")], interleaved=True)
+        with raises(ValueError, "'up' is a half", "by_expert"):
+            fo.GroupedLinear([fo.Gate("up")], by_expert=["up"], halves="up")
 
 
 class TestCalls:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fusedops.integrations.attention import attend, attend_as_before
+from fusedops.integrations.experts import FusedExperts, recognise_experts
 from fusedops.integrations.norms import (
     FusedLayerNorm,
     Norm,
@@ -243,12 +244,14 @@ def patch(
       and gradients are held to the formula;
     - ``LayerNorm(dropout(dense(x)) + residual)`` in a module of its own, as BERT's, likewise: one
       kernel after the product;
+    - experts, a module with "Experts" in its class's name and weights as those of transformers 5,
+      likewise: two grouped products, with a kernel after each (`fusedops.nn.Experts`);
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
 
     In graphs of `torch.compile` a norm runs by the stock code, but for rows of 4096 columns and
     more on a GPU: the compiler fuses that with the sum before it and the conversion after it,
-    which it cannot do to an operator. What has more before it, and attention, is one kernel there
-    too.
+    which it cannot do to an operator. What has more before it, attention, and experts are fused
+    there too.
 
     A module stays the same object, with its parameters, hooks and name, and changes its class
     alone, to one that derives from its own. So optimizers, ``state_dict`` and tied weights do not
@@ -320,6 +323,13 @@ def patch(
             else:
                 swap(module, norm.kind, *norm.options)
                 done._replaced(name, module, cls, norm.label)
+        elif (form := recognise_experts(module)) is not None:
+            why = form if isinstance(form, str) else _skipped(name, module, skip)
+            if why or isinstance(form, str):
+                done._left(name, cls, why)
+            else:
+                swap(module, FusedExperts, *form)
+                done._replaced(name, module, cls, "experts, their gate and the router's weights")
     for name, module, why in attend(model, attention):
         if why:
             done._left(name, type(module), why)

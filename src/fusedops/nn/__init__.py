@@ -15,6 +15,7 @@ import sys
 from typing import NoReturn
 
 from fusedops.nn.attention import AttentionSoftmax
+from fusedops.nn.experts import Experts
 from fusedops.nn.group_norm import GroupNorm
 from fusedops.nn.linear import MLP, Linear
 from fusedops.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
@@ -25,6 +26,7 @@ __all__ = [
     "MLP",
     "AttentionSoftmax",
     "CrossEntropyLoss",
+    "Experts",
     "GroupNorm",
     "LayerNorm",
     "Linear",

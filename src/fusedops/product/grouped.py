@@ -49,6 +49,11 @@ class GroupedLinear(SingleProduct):
     and each row takes the entry of its group; the gradient is the sum of the group's rows in a
     fixed order. Dropouts draw by rows of x.
 
+    With ``halves="up"`` the STORE gets the first half of the product's columns as x, and the second
+    half as its operand up; y has shape (T, N / 2). So ``[Gate("up", of="value")]`` is SwiGLU, of
+    one product by weights of gate and up below one another. ``interleaved=True`` says that gate and
+    up are neighbours in w's rows: x is the even columns, and up the odd ones.
+
     The product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or
     where torch has no grouped product, there is a product for each group, and the host reads the
     offsets; that of float16 and float32 on a GPU reads them in torch. Products of bfloat16 on a GPU
@@ -57,12 +62,15 @@ class GroupedLinear(SingleProduct):
     Args:
         store: The functors applied to the product, in order; none by default.
         by_expert: The names of the operands that have an entry for each group.
+        halves: The operand of the STORE that is the second half of the product; None for none.
+        interleaved: Whether columns of both halves alternate; gate weights that lie so need no
+            copy, but halves of neighbours are read with fewer instructions.
 
     Raises:
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
             factor is no floating tensor, or they have two dtypes, or offsets are no integers.
-        ValueError: A functor has no meaning in a STORE, or by_expert names no operand of it. A
-            call: a shape or a device does not fit, or, on a CPU, offsets decrease or leave x.
+        ValueError: A functor has no meaning in a STORE, or by_expert or halves names no operand of
+            it. A call: a shape or a device does not fit, or, on a CPU, offsets decrease or leave x.
 
     >>> import torch, fusedops as fo
     >>> op = fo.GroupedLinear(store=[fo.Bias("b"), fo.Scale("router")], by_expert=["b"])
@@ -72,38 +80,58 @@ class GroupedLinear(SingleProduct):
     tensor([[2.5000],
             [5.0000],
             [4.2500]])
+    >>> swiglu = fo.GroupedLinear(store=[fo.Gate("up", of="value")], halves="up")
+    >>> swiglu(x, torch.ones(2, 2, 2), offsets=torch.tensor([3, 0])).shape
+    torch.Size([3, 1])
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("x", "w")
     formula: ClassVar[str] = "x[group] @ w[group].T"
     __signature__ = CallSignature(inputs, (OFFSETS, *TAKEN))
 
-    def __init__(self, store: Iterable[Functor] = (), by_expert: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        store: Iterable[Functor] = (),
+        by_expert: Iterable[str] = (),
+        halves: str | None = None,
+        interleaved: bool = False,
+    ) -> None:
         names = (by_expert,) if isinstance(by_expert, str) else tuple(by_expert)
-        super().__init__(store, **({"by_expert": names} if names else {}))
+        said = {"by_expert": names, "halves": halves, "interleaved": interleaved}
+        self.by_expert, self.halves, self.interleaved = names, halves, interleaved
+        super().__init__(store, **{key: one for key, one in said.items() if one})
         roles = {one.name: one.role for one in self.operands}
-        for name in names:
-            if roles.get(name) is not Role.VALUE:
-                known = [key for key, role in roles.items() if role is Role.VALUE]
+        known = [key for key, role in roles.items() if role is Role.VALUE]
+        asked = [("by_expert", name) for name in names]
+        if halves is not None:
+            asked.append(("halves", halves))
+        elif interleaved:
+            raise ValueError(f"{self.title}: interleaved says how halves lie, and there are none")
+        for key, name in asked:
+            if name not in known:
                 raise ValueError(
-                    f"{self.title}: by_expert names {name!r}, which is no operand of floating "
-                    f"numbers; the STORE has {', '.join(map(repr, known)) or 'none'}"
+                    f"{self.title}: {key} names {name!r}, which is no operand of floating numbers; "
+                    f"the STORE has {', '.join(map(repr, known)) or 'none'}"
                 )
+        if halves in names:
+            raise ValueError(
+                f"{self.title}: {halves!r} is a half of the product, so by_expert cannot name it"
+            )
         if OFFSETS in self.slots:
             raise ValueError(
                 f"{self.title}: an operand cannot be named {OFFSETS!r}, by which a call gives the "
                 "groups; choose another name"
             )
-        self.by_expert = names
-        self.slots = {name: at for at, name in enumerate((OFFSETS, *self.slots), 1)}
+        slots = [name for name in self.slots if name != halves]
+        self.slots = {name: at for at, name in enumerate((OFFSETS, *slots), 1)}
         self._able = False  # no kernel of ours walks groups
 
     def called(self, epilogue: Epilogue) -> None:
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         self.epilogue = epilogue
         several = epilogue.result_type if len(epilogue.outputs) > 1 else None
-        kinds = [*epilogue.kinds, (OFFSETS, _runtime.SLOT_TENSOR)]
-        self.dispatch(kinds, several, epilogue.label)
+        kinds = [kind for kind in epilogue.kinds if kind[0] != self.halves]
+        self.dispatch([*kinds, (OFFSETS, _runtime.SLOT_TENSOR)], several, epilogue.label)
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -190,6 +218,7 @@ class GroupedLinear(SingleProduct):
         dtype, rows = factor_dtype(first), first.shape[0]
         ends = ends_of(arguments.pop(OFFSETS), rows, second.shape[0])
         z = grouped_product(first.to(dtype), as_factor(second, dtype), ends)
+        z, arguments = self.read_by_store(z, arguments)
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
                 entries = table.reshape(table.shape[0], *self._entry(table))
@@ -198,10 +227,27 @@ class GroupedLinear(SingleProduct):
             return z
         return self.run_store(self.epilogue, z, arguments, way)
 
+    def read_by_store(self, z: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """What the STORE gets of a product as its x, and its operands."""
+        if self.halves is None:
+            return z, arguments
+        if self.interleaved:
+            value, other = torch.unflatten(z, 1, (z.shape[1] // 2, 2)).unbind(2)
+        else:
+            value, other = z.chunk(2, 1)
+        return value, {**arguments, self.halves: other}
+
+    @property
+    def of_product(self) -> tuple[str, ...]:
+        """The operands of the STORE that are parts of the product."""
+        return () if self.halves is None else (self.halves,)
+
     def over_groups(
         self, first: Any, second: Any, arguments: dict[str, Any]
-    ) -> tuple[SettledGroups, dict[str, Any]]:
-        """The call as one whose groups are known: its op, and its operands, by row or by column.
+    ) -> tuple[SettledGroups, tuple[Tensor, Tensor], dict[str, Any]]:
+        """The call as one whose groups are known: its op, factors, and operands by row or column.
+
+        Of a product with halves it is that of the first half, and the second one is an operand.
 
         Raises:
             TypeError, ValueError: An argument does not fit.
@@ -214,7 +260,12 @@ class GroupedLinear(SingleProduct):
             if isinstance(table := arguments.get(name), Tensor):
                 entries = table.detach().reshape(table.shape[0], *self._entry(table))
                 arguments[name] = rows_of_groups(entries, ends, first.shape[0])
-        return SettledGroups(self.store, ends), arguments
+        if self.halves is not None:
+            z = grouped_product(first.detach(), second.detach(), ends)
+            arguments[self.halves] = self.read_by_store(z, {})[1][self.halves]
+            rows = second.mT  # whose columns the STORE divides as those of the product
+            second = torch.stack([self.read_by_store(one, {})[0].mT for one in rows])
+        return SettledGroups(self.store, ends), (first, second), arguments
 
     @staticmethod
     def _entry(table: Tensor) -> tuple[int, ...]:
@@ -243,6 +294,13 @@ class GroupedLinear(SingleProduct):
                 f"move them with .to({str(first.device)!r})"
             )
         columns = second.shape[1]
+        if self.halves is not None:
+            if columns % 2:
+                raise ValueError(
+                    f"{self.name}: w must have an even number of rows for each group, of which "
+                    f"{self.halves!r} is a half, got {tuple(second.shape)}"
+                )
+            columns //= 2
         for name in self.by_expert:
             table = arguments.get(name)
             if not isinstance(table, Tensor):

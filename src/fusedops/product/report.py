@@ -32,6 +32,11 @@ if TYPE_CHECKING:
         epilogue: Epilogue
         has_added: str | None
 
+        @property
+        def of_product(self) -> tuple[str, ...]: ...
+        def read_by_store(
+            self, z: Tensor, arguments: dict[str, Any]
+        ) -> tuple[Tensor, dict[str, Any]]: ...
         def shape(self, first: Tensor, second: Tensor) -> tuple[int, ...]: ...
         def alone(self, first: Tensor, arguments: dict[str, Any]) -> bool: ...
         def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> OfOneProduct: ...
@@ -84,6 +89,7 @@ def explain_product(
     kept = [Kept.given(key, one) for key, one in factors.items()] if wanted else []
     store: Explanation | None = None
     notes = []
+    z, arguments = op.read_by_store(z, arguments)
     if op.alone(first, arguments):
         op.epilogue.bind(z, arguments)
         why = "the STORE is empty" if operand is None else "that is all of the STORE"
@@ -93,7 +99,7 @@ def explain_product(
         store = dataclasses.replace(found, op=declared.epilogue.plain)
         picture = found.picture()
         # Of the kernel after the product, x is the product.
-        further = tuple(one for one in picture.fused if one.name != "x")
+        further = tuple(one for one in picture.fused if one.name not in ("x", *op.of_product))
         unfused += picture.unfused
         tiling, why = (None, apart) if apart else op.choice(first, second, arguments)
         if tiling is not None:

@@ -109,6 +109,15 @@ class SingleProduct(ProductOp):
         """The variant that runs a call: with `AddedBias` if the GEMM adds the leading bias."""
         return self
 
+    @property
+    def of_product(self) -> tuple[str, ...]:
+        """The operands of the STORE that are parts of the product."""
+        return ()
+
+    def read_by_store(self, z: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """What the STORE gets of a product as its x, and its operands."""
+        return z, arguments
+
     factor_gradients = staticmethod(factor_gradients)
 
     @staticmethod

@@ -150,7 +150,7 @@ def compare(
     else:
         first, second = (*factors, None, None)[:2]
         if isinstance(op, GroupedLinear):
-            op, arguments = op.over_groups(first, second, arguments)
+            op, (first, second), arguments = op.over_groups(first, second, arguments)
         op.check(first, second)
         operands = {key: one for key, one in arguments.items() if key not in options}
         pair = (first.detach(), second.detach())

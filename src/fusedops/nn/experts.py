@@ -1,0 +1,423 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Experts: the feed-forward blocks of a mixture of experts, of which a router chooses some."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fusedops.errors import shortened
+from fusedops.functors import Bias, Functor, Gate, Scale, functor
+from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag, shared
+from fusedops.nn.linear import check_activation
+from fusedops.product import GroupedLinear
+from fusedops.product.routing import combine, dispatch, route
+
+__all__ = ["Experts", "ExpertsForm", "Parameters", "form_of", "parameters_of", "run_experts"]
+
+
+@functor
+def times_sum(value: Tensor, up: Tensor, bias: Tensor) -> Tensor:
+    """A gated value, of which the other half has a bias."""
+    return value * (up + bias)
+
+
+@functor
+def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    """The gated unit of gpt-oss."""
+    gate = torch.clamp(gate, max=limit)
+    return (torch.clamp(up, -limit, limit) + 1) * gate * torch.sigmoid(alpha * gate)
+
+
+@functor
+def clamped_glu_of_sum(
+    gate: Tensor, up: Tensor, gate_bias: Tensor, up_bias: Tensor, alpha: float, limit: float
+) -> Tensor:
+    """The same of sums with biases."""
+    gate = torch.clamp(gate + gate_bias, max=limit)
+    return (torch.clamp(up + up_bias, -limit, limit) + 1) * gate * torch.sigmoid(alpha * gate)
+
+
+class ExpertsForm(NamedTuple):
+    """What the experts compute, and how their weights lie.
+
+    Attributes:
+        activation: That of the gate, a name that `fusedops.Gate` knows; None for clamped halves.
+        bias: Whether both products have a bias.
+        transposed: Whether weights are (experts, in, out), not (experts, out, in).
+        interleaved: Whether gate and up alternate.
+        alpha: What the sigmoid's argument is multiplied by, of clamped halves.
+        limit: Where halves are clamped.
+    """
+
+    activation: str | None = "silu"
+    bias: bool = False
+    transposed: bool = False
+    interleaved: bool = False
+    alpha: float = 1.702
+    limit: float = 7.0
+
+    def layers(self) -> tuple[GroupedLinear, GroupedLinear]:
+        """Both declarations, the same ones wherever the forms are equal."""
+        settings = ("Experts", self)
+        if settings not in shared:
+            up = GroupedLinear(self._hidden(), self._biases(), "up", self.interleaved)
+            scale = [Scale("router")]
+            down = GroupedLinear([Bias("bias"), *scale], ["bias"]) if self.bias else None
+            shared[settings] = up, down or GroupedLinear(scale)
+        layers: tuple[GroupedLinear, GroupedLinear] = shared[settings]
+        return layers
+
+    def _biases(self) -> list[str]:
+        return ["gate_bias", "up_bias"] if self.bias else []
+
+    def _hidden(self) -> list[Functor]:
+        if self.activation is None:
+            numbers = self.alpha, self.limit
+            if self.bias:
+                return [clamped_glu_of_sum("up", "gate_bias", "up_bias", *numbers)]
+            return [clamped_glu("up", *numbers)]
+        if not self.bias:
+            return [Gate("up", self.activation, of="value")]
+        activation = check_activation("Experts", self.activation)
+        assert activation is not None
+        return [Bias("gate_bias"), activation, times_sum("up", "up_bias")]
+
+
+class Parameters(NamedTuple):
+    """The weights and biases of all experts, in the form that they have."""
+
+    gate_up: Tensor
+    down: Tensor
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+def run_experts(
+    form: ExpertsForm,
+    given: Parameters,
+    hidden_states: Tensor,
+    expert: Tensor,
+    weight: Tensor,
+    way: str = "__call__",
+) -> Tensor:
+    """The weighted sum of each token's experts, in the dtype of the products.
+
+    Args:
+        form: What the experts compute.
+        given: Their parameters.
+        hidden_states: The tokens, of shape (tokens, in).
+        expert: The chosen experts of each token, of shape (tokens, choices).
+        weight: Their weights, of the same shape.
+        way: The method of the declarations that is called: "__call__" or "unfused".
+    """
+    up, down = form.layers()
+    found = route(expert, given.gate_up.shape[0])
+    of_up: dict[str, Tensor] = {}
+    of_down: dict[str, Tensor] = {"router": weight.reshape(-1)[found.order][:, None]}
+    if given.gate_up_bias is not None and given.down_bias is not None:
+        bias = given.gate_up_bias
+        gate = bias[:, ::2] if form.interleaved else bias.chunk(2, 1)[0]
+        of_up["gate_bias"] = gate
+        of_up["up_bias"] = bias[:, 1::2] if form.interleaved else bias.chunk(2, 1)[1]
+        of_down["bias"] = given.down_bias
+    weights = [one.mT if form.transposed else one for one in given[:2]]
+    calls = [one if way == "__call__" else one.unfused for one in (up, down)]
+    rows = dispatch(hidden_states, found)
+    hidden = calls[0](rows, weights[0], offsets=found.offsets, **of_up)
+    rows = calls[1](hidden, weights[1], offsets=found.offsets, **of_down)
+    return combine(rows, found, hidden_states.shape[0])
+
+
+class Experts(Declares):
+    r"""``sum_k weight_k * down_e(act(gate_e(x)) * up_e(x))`` for the experts e that a router chose.
+
+    The feed-forward blocks of a mixture of experts, without the router: no token is dropped, an
+    expert may get none, and nothing waits for the device. Tokens are sorted by expert, there are
+    two grouped products (`fusedops.GroupedLinear`), one kernel after the first for bias, activation
+    and gate, and one after the second for bias and router's weight; then a token's rows are summed
+    in the order of its choices. Gradients have a fixed order of sums, too.
+
+    Parameters have the names and layouts of the modules of transformers 5: those of Mixtral and
+    Qwen by default, those of gpt-oss with ``bias=True, activation="clamped", transposed=True,
+    interleaved=True``. A ``state_dict`` with a weight for each expert is put together as it is
+    loaded: ``0.w1.weight``, ``0.w3.weight``, ``0.w2.weight`` as in Mixtral's files, or
+    ``0.gate_proj.weight``, ``0.up_proj.weight``, ``0.down_proj.weight`` as in Qwen's. `from_module`
+    takes a module's parameters.
+
+    Args:
+        num_experts: E.
+        features: H, the size of a token, in and out.
+        hidden_features: I, the size between both products.
+        bias: Whether each product has a bias for each expert.
+        device: Of the parameters.
+        dtype: Of the parameters: half, bfloat16, float or double.
+        activation: That of the gate, as of `fusedops.Gate`: "silu" (SwiGLU), "gelu", "gelu_tanh",
+            "sigmoid" and others. "clamped" is gpt-oss's:
+            ``(clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g)``, g being the gate, at most
+            limit.
+        transposed: Whether weights are (E, in, out), not (E, out, in).
+        interleaved: Whether gate and up alternate in the first product, not one behind the other.
+        alpha: As above.
+        limit: As above.
+
+    Raises:
+        TypeError: dtype is none of the four, or a setting is of another type.
+        ValueError: A size is below 1, activation is another word, or a number is not finite.
+
+    Attributes:
+        gate_up_proj: Of shape (E, 2 I, H), or (E, H, 2 I).
+        down_proj: Of shape (E, H, I), or (E, I, H).
+        gate_up_proj_bias: Of shape (E, 2 I), or None.
+        down_proj_bias: Of shape (E, H), or None.
+
+    >>> import torch, fusedops as fo
+    >>> experts = fo.nn.Experts(num_experts=4, features=8, hidden_features=16)
+    >>> tokens = torch.randn(5, 8)
+    >>> weight, index = torch.randn(5, 4).softmax(-1).topk(2)
+    >>> experts(tokens, index, weight).shape
+    torch.Size([5, 8])
+    """
+
+    _settings = frozenset({"form"})
+
+    def __init__(
+        self,
+        num_experts: int,
+        features: int,
+        hidden_features: int,
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: str = "silu",
+        transposed: bool = False,
+        interleaved: bool = False,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+    ) -> None:
+        super().__init__()
+        sizes = {"num_experts": num_experts, "features": features}
+        for name, size in {**sizes, "hidden_features": hidden_features}.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"Experts: {name} must be an int of at least 1, got {size!r}")
+        flags = {"bias": bias, "transposed": transposed, "interleaved": interleaved}
+        for name, flag in flags.items():
+            check_flag("Experts", name, flag)
+        check_dtype("Experts", dtype)
+        if not isinstance(activation, str):
+            raise TypeError(
+                f"Experts: activation must be a word, got {shortened(activation)}; declare two "
+                "fusedops.GroupedLinear with a functor of your own"
+            )
+        self.form = ExpertsForm(
+            None if activation == "clamped" else activation,
+            **flags,
+            alpha=check_finite("Experts", "alpha", alpha),
+            limit=check_finite("Experts", "limit", limit),
+        )
+        made = {"device": device, "dtype": dtype}
+        up, down = (2 * hidden_features, features), (features, hidden_features)
+        if transposed:
+            up, down = (features, 2 * hidden_features), (hidden_features, features)
+        self.gate_up_proj = nn.Parameter(torch.empty(num_experts, *up, **made))
+        self.down_proj = nn.Parameter(torch.empty(num_experts, *down, **made))
+        of_up = of_down = None
+        if bias:
+            of_up = nn.Parameter(torch.empty(num_experts, 2 * hidden_features, **made))
+            of_down = nn.Parameter(torch.empty(num_experts, features, **made))
+        self.register_parameter("gate_up_proj_bias", of_up)
+        self.register_parameter("down_proj_bias", of_down)
+        self._settle()
+        self.reset_parameters()
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> Experts:
+        """The experts of a module that has such parameters, which are shared with it.
+
+        A module of transformers 5 says how its weights lie, and its gate is run on random numbers
+        in float64, to be held to the formulas that there are.
+
+        Raises:
+            ValueError: The module has other parameters, or another gate.
+        """
+        found = form_of(module)
+        if isinstance(found, str):
+            raise ValueError(f"Experts: {type(module).__name__} does not fit: {found}")
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.form = found
+        for name in (*_WEIGHTS, *_BIASES):
+            made.register_parameter(name, getattr(module, name, None))
+        made._settle()
+        return made
+
+    def reset_parameters(self) -> None:
+        """Draw weights and biases anew, as `torch.nn.Linear` draws those of each expert."""
+        down = self.down_proj.mT if self.form.transposed else self.down_proj
+        features, hidden = down.shape[1:]
+        sizes = (features, hidden, features, hidden)
+        with torch.no_grad():
+            for one, size in zip(self._parameters_in_form(), sizes, strict=True):
+                if one is not None:
+                    one.uniform_(-1 / math.sqrt(size), 1 / math.sqrt(size))
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+        ) -> Tensor:
+            """As `forward`."""
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """Run the experts of each token, and sum what they give.
+
+        Args:
+            hidden_states: ``[..., features]``.
+            top_k_index: The experts of each token, ``[..., k]``, or ``[tokens, k]``.
+            top_k_weights: Their weights, of the same shape.
+
+        Returns:
+            y, of the shape of hidden_states, in the dtype of the products.
+
+        Raises:
+            TypeError, ValueError: A tensor does not fit; the message says how to mend it.
+        """
+        return self._run(hidden_states, top_k_index, top_k_weights, "__call__")
+
+    def unfused(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """The same as a chain of torch calls: same arguments, same results."""
+        return self._run(hidden_states, top_k_index, top_k_weights, "unfused")
+
+    def op(self, *, down: bool = False) -> GroupedLinear:
+        """The declaration of the first product, or of the second.
+
+        >>> import fusedops as fo
+        >>> fo.nn.Experts(4, 8, 16).op(down=True)
+        GroupedLinear(store=[Scale(scale='router')])
+        """
+        return self._ops[down]
+
+    def _declare(self) -> None:
+        self._ops = self.form.layers()
+
+    def _run(self, hidden_states: Tensor, index: Tensor, weights: Tensor, way: str) -> Tensor:
+        tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
+        chosen = index.reshape(-1, index.shape[-1])
+        if index.is_floating_point() or chosen.shape[0] != tokens.shape[0]:
+            raise ValueError(
+                f"Experts: top_k_index must hold integers, k for each of the {tokens.shape[0]} "
+                f"tokens, got {index.dtype} of shape {tuple(index.shape)}; torch.topk gives "
+                "weights first, then these"
+            )
+        if weights.shape != index.shape:
+            raise ValueError(
+                f"Experts: top_k_weights must have the shape of top_k_index, {tuple(index.shape)}, "
+                f"got {tuple(weights.shape)}"
+            )
+        given = self._parameters_in_form()
+        return run_experts(self.form, given, tokens, chosen, weights, way).view(hidden_states.shape)
+
+    def _parameters_in_form(self) -> Parameters:
+        return parameters_of(self)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load, after weights of single experts have been put together."""
+        for gate, up, down in _NAMES_OF_SINGLE:
+            experts = range(self.gate_up_proj.shape[0])
+            names = [
+                [f"{prefix}{expert}.{part}.weight" for expert in experts]
+                for part in (gate, up, down)
+            ]
+            if any(one not in state_dict for each in names for one in each):
+                continue
+            gates, ups, downs = (
+                torch.stack([state_dict.pop(one) for one in each]) for each in names
+            )
+            both = torch.stack([gates, ups], 2 if self.form.interleaved else 1).flatten(1, 2)
+            for name, one in zip(_WEIGHTS, (both, downs), strict=True):
+                state_dict[prefix + name] = one.mT if self.form.transposed else one
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def extra_repr(self) -> str:
+        """The settings for the module's repr."""
+        down = self.down_proj.mT if self.form.transposed else self.down_proj
+        experts, features, hidden = down.shape
+        word = self.form.activation or "clamped"
+        said = f"{experts}, features={features}, hidden_features={hidden}, activation={word!r}"
+        for name in ("bias", "transposed", "interleaved"):
+            said += f", {name}=True" * getattr(self.form, name)
+        return said
+
+
+def parameters_of(module: nn.Module) -> Parameters:
+    """The parameters of a module that has a form (`form_of`)."""
+    own: Any = module
+    biases = getattr(own, _BIASES[0], None), getattr(own, _BIASES[1], None)
+    return Parameters(own.gate_up_proj, own.down_proj, *biases)
+
+
+def _gated(form: ExpertsForm, z: Tensor) -> Tensor:
+    """What becomes of a product with its biases, by torch."""
+    up, _ = form._replace(bias=False).layers()
+    value, arguments = up.read_by_store(z, {})
+    result: Tensor = up.epilogue.unfused(value, **arguments)
+    return result
+
+
+_WEIGHTS = ("gate_up_proj", "down_proj")
+_BIASES = ("gate_up_proj_bias", "down_proj_bias")
+#: The activations of a gate.
+_WORDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "relu", "squared_relu")
+#: The names of gate, up and down of a single expert, in checkpoints.
+_NAMES_OF_SINGLE = (("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj"))
+
+
+def form_of(module: nn.Module) -> ExpertsForm | str:
+    """The form of the experts in a module like those of transformers 5; or why it has none.
+
+    Its gate is run, so this is not for code that torch compiles.
+    """
+    own: Any = module
+    parts: list[Any] = [getattr(own, name, None) for name in _WEIGHTS]
+    if any(not isinstance(one, Tensor) or one.dim() != 3 for one in parts):
+        return "it has no gate_up_proj and down_proj of three dimensions"
+    if not getattr(own, "has_gate", True) or getattr(own, "has_post_expert_norm", False):
+        return "its experts have no gate, or a norm"
+    biases = [getattr(own, name, None) for name in _BIASES]
+    bias = any(one is not None for one in biases)
+    if bias and any(one is None for one in biases):
+        return "one product has a bias, the other has none"
+    first, second = (one.shape for one in parts)
+    transposed = bool(getattr(own, "is_transposed", False))
+    width, hidden = (first[2], second[1]) if transposed else (first[1], second[2])
+    if width != 2 * hidden:
+        return (
+            f"gate_up_proj and down_proj do not fit, of shapes {tuple(first)} and {tuple(second)}"
+        )
+    apply_gate = getattr(own, "_apply_gate", None)
+    if apply_gate is None:
+        return "it has no _apply_gate"
+    form = ExpertsForm(None, bias, transposed, not getattr(own, "is_concatenated", True))
+    numbers: dict[str, Any] = {
+        ours: float(getattr(own, ours))
+        for ours in ("alpha", "limit")
+        if isinstance(getattr(own, ours, None), (int, float))
+    }
+    form = form._replace(**numbers)
+    generator = torch.Generator().manual_seed(0)
+    z = 8 * torch.randn(64, 6, generator=generator, dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            made = apply_gate(z.clone())
+    except Exception as error:  # somebody else's code, which may raise anything
+        return f"its gate raises {type(error).__name__}"
+    for word in (None, *_WORDS):
+        asked = form._replace(activation=word)
+        if made.shape == (64, 3) and torch.allclose(made, _gated(asked, z), rtol=1e-9, atol=1e-12):
+            return asked
+    return "its gate is none that is known"

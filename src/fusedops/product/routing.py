@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of tokens in the order of their experts, and back: what stands around grouped products.
+
+Nothing waits for the device, and nothing is added by atomics: to sum a token's rows in their order
+is the gradient of copying it to them, and the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["Route", "combine", "dispatch", "route"]
+
+
+class Route(NamedTuple):
+    """Where the rows of each expert come from.
+
+    Attributes:
+        order: For each row in the order of the experts, its number among (token, choice).
+        place: For each of (token, choice), its row in the order of the experts.
+        offsets: Where each expert's rows begin, and where the last one's end.
+    """
+
+    order: Tensor
+    place: Tensor
+    offsets: Tensor
+
+
+def route(expert: Tensor, experts: int) -> Route:
+    """Sort the choices of all tokens by expert, each expert's by token.
+
+    Args:
+        expert: The experts of each token, of shape (tokens, choices). A number that is no expert's
+            puts a row behind all others.
+        experts: How many there are.
+    """
+    ordered, order = torch.sort(expert.reshape(-1).int(), stable=True)
+    numbers = torch.arange(order.shape[0], device=order.device)
+    place = torch.empty_like(order).scatter_(0, order, numbers)
+    begins = torch.arange(experts + 1, dtype=torch.int32, device=order.device)
+    return Route(order, place, torch.searchsorted(ordered, begins, out_int32=True))
+
+
+def dispatch(x: Tensor, way: Route) -> Tensor:
+    """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
+    result: Tensor = _Dispatch.apply(x, way.order, way.place)
+    return result
+
+
+def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
+    """Sum the rows of each token, in the order of its choices, in float32 at least."""
+    result: Tensor = _Combine.apply(rows, way.order, way.place, tokens)
+    return result
+
+
+class _Dispatch(torch.autograd.Function):
+    """Row r is that of token ``order[r] // choices``."""
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        choices = order.shape[0] // max(1, x.shape[0])
+        return x.index_select(0, order // max(1, choices))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        x, order, place = inputs
+        ctx.tokens = x.shape[0]
+        ctx.save_for_backward(order, place)
+
+    @staticmethod
+    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None]:
+        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None
+
+
+class _Combine(torch.autograd.Function):
+    """The sum of the rows ``place[token, choice]`` over all choices."""
+
+    @staticmethod
+    def forward(rows: Tensor, order: Tensor, place: Tensor, tokens: int) -> Tensor:
+        if not rows.numel():
+            return rows.new_zeros(tokens, rows.shape[1])
+        return functional.embedding_bag(place.view(tokens, -1), rows, mode="sum")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Dispatch.apply(dy, *ctx.saved_tensors), None, None, None
