@@ -572,3 +572,29 @@ def test_weights_that_are_refused():
         op(x, target=torch.zeros(3, dtype=torch.int64))
     with raises(ValueError, "correct is that of a class"):
         fo.CrossEntropy(soft=True, correct=True)
+
+
+def test_there_is_nothing_to_tune():
+    from fusedops.generate.target import Target
+    from fusedops.tuning.problem import kernel_of
+
+    x, labels = torch.empty(8, 64, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
+    with raises(fo.UnsupportedError, "there is nothing to tune"):
+        kernel_of(ROWS.bind(x, {"target": labels}), "forward", Target.named("sm_90"))
+
+
+def test_sizes_that_vary_are_one_program():
+    op = fo.CrossEntropy(load=[fo.Scale("s")])
+    seen = []
+
+    def counting(module, inputs):
+        seen.append(module)
+        return module
+
+    compiled = torch.compile(
+        lambda x, labels: op(x, target=labels, s=0.5), backend=counting, dynamic=True
+    )
+    for rows in (3, 5, 9):
+        x, labels = randn(rows, 30), labels_of((rows,), 30)
+        torch.testing.assert_close(compiled(x, labels), op(x, target=labels, s=0.5))
+    assert len(seen) == 1

@@ -179,6 +179,11 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """
     op = bound.op
     assert target.gpu is not None
+    if not op.has_result:
+        raise UnsupportedError(
+            f"{op.name}: there is nothing to tune: of rows that are read once and forgotten the launch "
+            "configuration is a fixed one (fusedops/schedule/forward_tile.py)"
+        )
     if not op.reduces:
         raise UnsupportedError(
             f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "
