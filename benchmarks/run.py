@@ -24,6 +24,8 @@ Parts (all that this machine can run, unless some are named):
                              ceiling, beside torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
+    losses             GPU   cross entropy at sizes of language models, beside torch eager,
+                             torch.compile and QuACK
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
@@ -67,6 +69,7 @@ import gemm
 import host
 import host_compiled
 import lengths
+import losses
 import lse_and_sink
 import maps
 import memory
@@ -110,6 +113,7 @@ GPU_PARTS: dict[str, Part] = {
     "dynamic_quantize": whole(dynamic_quantize.measured),
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
+    "losses": losses.measured,
     "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),

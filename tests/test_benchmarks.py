@@ -31,6 +31,7 @@ import counters  # noqa: E402
 import errors  # noqa: E402
 import figures  # noqa: E402
 import functors  # noqa: E402
+import losses  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
 import page  # noqa: E402
@@ -573,6 +574,27 @@ def test_lse_and_sink_beside_torch(monkeypatch, tmp_path):
     ways = [way.by for way in lse_and_sink.ways("softmax")]
     assert len(rows) == 2 * 2 * len(lse_and_sink.COLUMNS) * len(ways) == len(read(path))
     assert {row["percent"] for row in rows} == {"50.0"}
+
+
+def test_losses_beside_others(monkeypatch, tmp_path):
+    """Each loss is measured at each shape in both passes, and checked before."""
+    monkeypatch.setattr(losses.ceiling, "of_bytes", lambda size: 1.0)
+    monkeypatch.setattr(losses, "attempt", lambda measure: (measure(), ""))
+    monkeypatch.setattr(losses, "_is_off", lambda loss, given: "")
+    monkeypatch.setattr(losses, "_forward", lambda loss, given: 1.04)
+    monkeypatch.setattr(losses, "_backward", lambda loss, given: 2.0)
+    monkeypatch.setattr(losses, "sets", lambda size: 0)
+    path = tmp_path / "mine.csv"
+    found, failed = run.measure(["losses"], Selection(), path, Console(record=True))
+    assert not failed
+    rows = found["losses"]
+    assert len(rows) == 2 * 2 * len(losses.SHAPES) * len(losses.ways()) == len(read(path))
+    ours = [row for row in rows if row["by"] == "fusedops"]
+    assert {(row["target"], row["met"]) for row in ours} == {
+        (">= 95 %", "yes"),
+        (">= 92 %", "no"),
+        ("", ""),
+    }
 
 
 @pytest.mark.parametrize("case", functors.CASES, ids=lambda case: case.name)

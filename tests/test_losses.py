@@ -451,6 +451,8 @@ def test_the_module(shape, device):
         ours, theirs = fo.nn.CrossEntropyLoss(**options), torch.nn.CrossEntropyLoss(**options)
         assert isinstance(ours, torch.nn.CrossEntropyLoss)
         torch.testing.assert_close(ours(x, labels), theirs(x, labels))
+        p = randn(*shape, device=device, seed=2).softmax(1 if len(shape) > 1 else 0)
+        torch.testing.assert_close(ours(x, p), theirs(x, p))
 
 
 def test_settings_of_the_module():
@@ -512,3 +514,87 @@ def test_the_backend_finds_it(program, dtype, device):
 def test_the_backend_leaves_it(why, program):
     report = fo.explain_graph(program, randn(6, 24), labels_of((6,), 24))
     assert any(why in said for one in report.left for said in one.why.values())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("columns", [1, 40, *thorough(129, 3001)])
+def test_weights_of_classes(columns, dtype, smoothing, device):
+    x = randn(5, columns, dtype=dtype, device=device) * 3 + 100
+    p = randn(5, columns, device=device, seed=12).softmax(-1) * 1.5
+    x.requires_grad_()
+    op = fo.CrossEntropy(soft=True, reduction="none", label_smoothing=smoothing)
+    loss = op(x, target=p)
+    # Of weights that do not add up to one torch smooths a sum of one, as is done here.
+    leaf = x.detach().double().requires_grad_()
+    wanted = -(p.double() * (1 - smoothing) + smoothing / columns) * leaf.log_softmax(-1)
+    wanted = wanted.sum(-1)
+    close(loss.detach(), wanted.detach(), torch.full_like(wanted, 60.0))
+    upstream = randn(5, device=device, seed=13)
+    (of_x,) = torch.autograd.grad(loss, x, upstream)
+    (of_leaf,) = torch.autograd.grad(wanted, leaf, upstream.double())
+    close(of_x, of_leaf, 60 * upstream.abs()[:, None].expand(5, columns), dtype)
+
+
+def test_weights_of_classes_beside_torch(device):
+    x = randn(6, 30, device=device).requires_grad_()
+    p = randn(6, 30, device=device, seed=12).softmax(-1)
+    for reduction in ("mean", "sum", "none"):
+        op = fo.CrossEntropy(soft=True, reduction=reduction, load=[fo.Scale("s")], lse=True)
+        found = op(x, target=p, s=2.0)
+        wanted = functional.cross_entropy(2.0 * x, p, reduction=reduction)
+        torch.testing.assert_close(found.loss, wanted)
+        ours, theirs = (torch.autograd.grad(one.sum(), x)[0] for one in (found.loss, wanted))
+        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(op.unfused(x, target=p, s=2.0), found)
+
+
+def test_weights_and_masks(device):
+    op = fo.CrossEntropy(soft=True, reduction="none", load=[fo.Lengths("n")])
+    x = randn(3, 8, device=device).requires_grad_()
+    p = torch.full((3, 8), 0.25, device=device)
+    p[:2, 4:] = 0.0
+    p[2] = 0.125
+    loss = op(x, target=p, n=torch.tensor([[4], [6], [4]], device=device))
+    assert loss.isfinite().tolist() == [True, True, False]
+    assert loss[2] == torch.inf
+    wanted = functional.cross_entropy(x[:1, :4], p[:1, :4])
+    torch.testing.assert_close(loss[0], wanted)
+
+
+def test_weights_that_are_refused():
+    op, x = fo.CrossEntropy(soft=True), randn(3, 4)
+    with raises(TypeError, "target must be a tensor with a weight for each class"):
+        op(x, target=0.5)
+    with raises(ValueError, "weights of classes have no gradient here"):
+        op(x, target=torch.ones(3, 4, requires_grad=True))
+    with raises(TypeError, "operand 'target' must be a floating-point tensor"):
+        op(x, target=torch.zeros(3, dtype=torch.int64))
+    with raises(ValueError, "correct is that of a class"):
+        fo.CrossEntropy(soft=True, correct=True)
+
+
+def test_there_is_nothing_to_tune():
+    from fusedops.generate.target import Target
+    from fusedops.tuning.problem import kernel_of
+
+    x, labels = torch.empty(8, 64, device="meta"), torch.empty(8, dtype=torch.long, device="meta")
+    with raises(fo.UnsupportedError, "there is nothing to tune"):
+        kernel_of(ROWS.bind(x, {"target": labels}), "forward", Target.named("sm_90"))
+
+
+def test_sizes_that_vary_are_one_program():
+    op = fo.CrossEntropy(load=[fo.Scale("s")])
+    seen = []
+
+    def counting(module, inputs):
+        seen.append(module)
+        return module
+
+    compiled = torch.compile(
+        lambda x, labels: op(x, target=labels, s=0.5), backend=counting, dynamic=True
+    )
+    for rows in (3, 5, 9):
+        x, labels = randn(rows, 30), labels_of((rows,), 30)
+        torch.testing.assert_close(compiled(x, labels), op(x, target=labels, s=0.5))
+    assert len(seen) == 1

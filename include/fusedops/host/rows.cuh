@@ -88,6 +88,25 @@ inline void host_short_rows(const Op& op, const LoadT& load, const StoreT& store
   }
 }
 
+namespace detail {
+
+/// Reduces a tile whose first column is `col`, with what the operator reads beside it.
+template <class Op, class Tile, class Row>
+inline typename Op::Partial reduce_host_tile(const Op& op, Tile& tile, const Row& row, int64_t col,
+                                             int64_t cols) {
+  if constexpr (reads_beside<Op>()) {
+    Tile weights;
+    weights.begin(cols - col);
+    load_host_tile<false>(weights, beside_load<Row>(op.beside()), row, col, Columns{0, cols},
+                          typename Op::Compute(0));
+    return op.reduce(Lanes<1>{}, tile, weights);
+  } else {
+    return op.reduce(Lanes<1>{}, tile);
+  }
+}
+
+}  // namespace detail
+
 /// Processes the rows begin <= row < end on the calling thread.
 template <class Schedule, class Op, class LoadT, class StoreT, class Statistics, class Rows>
 inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Statistics& statistics,
@@ -139,7 +158,9 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         load_host_tile<false>(tiles[i], load, row, 0, bounds_of(load, row, cols),
                               Op::padding_value());
       }
-      for (int i = 0; i < count; ++i) parts[i] = op.reduce(Lanes<1>{}, tiles[i]);
+      for (int i = 0; i < count; ++i) {
+        parts[i] = detail::reduce_host_tile(op, tiles[i], rows.index(first + i), 0, cols);
+      }
       for (int i = 0; i < count; ++i) {
         const Row row = rows.index(first + i);
         const auto begun = detail::begin_row(op, load, row, cols, bounds_of(load, row, cols));
@@ -167,7 +188,8 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         tile.begin(cols - chunk * Schedule::kChunk);
         load_host_tile<false>(tile, load, row, chunk * Schedule::kChunk, bounds,
                               Op::padding_value());
-        const Partial part = op.reduce(Lanes<1>{}, tile);
+        const Partial part =
+            detail::reduce_host_tile(op, tile, row, chunk * Schedule::kChunk, cols);
         if constexpr (kKeeps) parts[chunk] = part;
         of_row = chunk == within.begin ? part : op.merge(of_row, part);
       }

@@ -106,6 +106,24 @@ template <class Op>
 FUSEDOPS_HD constexpr bool has_result() {
   return flag<true, HasResultFlag, Op>();
 }
+template <class Op>
+using BesideFlag = Flag<Op::kBeside>;
+/// Whether the reduction reads a tensor of x's size beside the values of the LOAD.
+template <class Op>
+FUSEDOPS_HD constexpr bool reads_beside() {
+  return flag<false, BesideFlag, Op>();
+}
+template <class Op>
+using ReduceBesideCall = decltype(accept<typename Op::Partial>(
+    any_of<const Op>().reduce(Lanes<1>{}, any_of<OneTile<Op>>(), any_of<const OneTile<Op>>())));
+template <class Op>
+FUSEDOPS_HD constexpr bool has_reduce() {
+  if constexpr (reads_beside<Op>()) {
+    return detected<ReduceBesideCall, Op>();
+  } else {
+    return detected<ReduceCall, Op>();
+  }
+}
 /// Whether there are the calls that make a row's results of its Partial.
 template <class Op>
 FUSEDOPS_HD constexpr bool finishes() {
@@ -164,7 +182,7 @@ FUSEDOPS_HD constexpr bool check_operator() {
   static_assert(!kTypes || detected<IdentityCall, Op>(),
                 "fusedops: not an operator: it needs static Partial identity() (see "
                 "fusedops/op/contract.cuh)");
-  static_assert(!kTypes || detected<ReduceCall, Op>(),
+  static_assert(!kTypes || has_reduce<Op>(),
                 "fusedops: not an operator: it needs template <class Group, class Tile> Partial "
                 "reduce(Group group, Tile& tile) const (see fusedops/op/contract.cuh)");
   static_assert(!kTypes || detected<RebuildCall, Op>(),
@@ -250,7 +268,7 @@ template <class Op>
 inline constexpr bool is_operator_v =
     detail::detected<detail::OperatorTypes, Op>() && detail::moves<Op>() &&
     detail::detected<detail::PaddingCall, Op>() && detail::detected<detail::IdentityCall, Op>() &&
-    detail::detected<detail::ReduceCall, Op>() && detail::detected<detail::RebuildCall, Op>() &&
+    detail::has_reduce<Op>() && detail::detected<detail::RebuildCall, Op>() &&
     detail::detected<detail::RebuildKnownCall, Op>() &&
     detail::detected<detail::CombineCall, Op>() && detail::detected<detail::MergeCall, Op>() &&
     detail::finishes<Op>() && detail::has_elements<Op>();

@@ -182,6 +182,10 @@
 //                                      int64_t cols) const                                required
 //     As above.
 //
+//   static constexpr bool kBeside; const View& beside() const
+//     If true, the reduction reads a tensor of x's size beside the LOAD, which beside() returns.
+//     reduce then gets a second tile with its values, 0 beyond the row: reduce(group, tile, beside).
+//
 //   The gradient has no gradient of y to start from. It has a member in its place:
 //   auto upstream() const                                                                 required
 //     Returns what stands for it: an object with read(Compute (&g)[N], row, col), prefetch<N>(row,

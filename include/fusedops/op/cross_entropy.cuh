@@ -191,7 +191,7 @@ struct CrossEntropy {
             z_loss.value, begun.ignored};
   }
 
- private:
+ protected:
   FUSEDOPS_HD static Compute finite(Compute max) {
     return max == -infinity<Compute>() ? Compute(0) : max;
   }

@@ -31,6 +31,20 @@ struct ValueAt {
   }
 };
 
+/// The tensor that a reduction reads beside the LOAD, as a LOAD of its own: it leaves nothing out.
+template <class Of, class Row>
+struct BesideLoad {
+  const Of& view;
+  template <int N, class Compute>
+  FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
+    view.read(*reinterpret_cast<Compute(*)[N]>(dst), row, col);
+  }
+};
+template <class Row, class Of>
+FUSEDOPS_HD BesideLoad<Of, Row> beside_load(const Of& view) {
+  return {view};
+}
+
 struct NothingBegun {};
 
 /// What an operator without y knows of a row before its reduction.

@@ -190,7 +190,18 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
             shared_row, tile, chunk - share.begin, threadIdx.x);
       }
       if (first < apart && chunk == share.begin) handshake.relay(Schedule::rank(blockIdx.x));
-      part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
+      if constexpr (detail::reads_beside<Op>()) {
+        RowTile weights;
+        weights.begin(left - first_col, left - group_col);
+        weights.fill(Compute(0));
+        if (mine) {
+          load_tile<false>(weights, detail::beside_load<Row>(op.beside()), row, begin + first_col,
+                           Columns{0, cols}, Compute(0));
+        }
+        part = op.reduce(Lanes<Schedule::kLanes>{}, tile, weights);
+      } else {
+        part = op.reduce(Lanes<Schedule::kLanes>{}, tile);
+      }
       handshake.wait();
       parts.add(op, part, chunk);
     }

@@ -121,7 +121,7 @@ class Operator(Op):
     reduces: ClassVar[bool] = True
     has_result: ClassVar[bool] = True
     reduces_gradient: ClassVar[bool] = True
-    row_roles: ClassVar[Mapping[str, Role]] = types.MappingProxyType({})
+    row_roles: Mapping[str, Role] = types.MappingProxyType({})
     in_place: bool = False
     numbers: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, Statistic]] = types.MappingProxyType({})

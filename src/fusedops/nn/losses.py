@@ -21,9 +21,10 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.
 
     Arguments are torch's, and the module is an instance of torch's class: x has shape (C,),
-    (N, C) or (N, C, d1, ...), and the target, of any integer dtype, x's shape without C. It reads x
-    once forward, and once backward where it writes the gradient once. The loss is float32 (float64
-    where x is), whatever the dtype of x, under autocast as well; torch's has the dtype of x.
+    (N, C) or (N, C, d1, ...), and the target, of any integer dtype, x's shape without C; or it has
+    x's shape and holds probabilities, which have no gradient. x is read once forward, and once
+    backward where its gradient is written once. The loss is float32 (float64 where x is), whatever
+    the dtype of x, under autocast as well; torch's has the dtype of x.
 
     Args:
         weight: None: losses of classes are weighted by what ``reduction="none"`` returns.
@@ -75,29 +76,32 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
         self.inplace = inplace
         self._settle()
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self, soft: bool = False) -> tuple[Any, ...]:
         numbers = (self.ignore_index, self.label_smoothing, self.z_loss)
-        return (ops.CrossEntropy, *numbers, self.reduction, self.inplace)
+        return (ops.CrossEntropy, *numbers, self.reduction, self.inplace, soft)
 
     def _declare(self) -> None:
-        key = self._key()
-        if key not in declared:
-            declared[key] = ops.CrossEntropy(
-                ignore_index=self.ignore_index,
-                label_smoothing=self.label_smoothing,
-                z_loss=self.z_loss,
-                reduction=self.reduction,
-                inplace=self.inplace,
-            )
+        for soft in (False, True):
+            key = self._key(soft)
+            if key not in declared:
+                declared[key] = ops.CrossEntropy(
+                    ignore_index=self.ignore_index,
+                    label_smoothing=self.label_smoothing,
+                    z_loss=self.z_loss,
+                    reduction=self.reduction,
+                    inplace=self.inplace,
+                    soft=soft,
+                )
 
-    def op(self) -> ops.CrossEntropy:
-        """The op that the module calls."""
-        found: ops.CrossEntropy = declared[self._key()]
+    def op(self, soft: bool = False) -> ops.CrossEntropy:
+        """The op that the module calls; `soft` is that of a target of probabilities."""
+        found: ops.CrossEntropy = declared[self._key(soft)]
         return found
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
-        loss: Tensor = self.op()(input, target=target, dim=1 if input.dim() > 1 else 0)
+        soft = isinstance(target, Tensor) and target.is_floating_point()
+        loss: Tensor = self.op(soft)(input, target=target, dim=1 if input.dim() > 1 else 0)
         return loss
 
     def extra_repr(self) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -61,6 +62,10 @@ class CrossEntropy(RowOp):
             In compiled code, of a DTensor, and where elements of x share memory, the gradient has
             memory of its own all the same. False by default.
 
+        soft: Whether the target is a tensor that broadcasts against x, with a weight p_j for each
+            class, a probability most often: ``loss = sum_j p_j (lse - v_j)``. It has no gradient.
+            No row is ignored then, and the mean is over all. False by default.
+
     All results are float32 (float64 if x is float64).
 
     Raises:
@@ -91,7 +96,7 @@ class CrossEntropy(RowOp):
     masks = True
     has_result = False
     reduces_gradient = False
-    row_roles: ClassVar[Mapping[str, Role]] = {"target": Role.TARGET}
+    row_roles: Mapping[str, Role] = types.MappingProxyType({"target": Role.TARGET})
 
     def __init__(
         self,
@@ -107,6 +112,7 @@ class CrossEntropy(RowOp):
         entropy: bool = False,
         correct: bool = False,
         inplace: bool = False,
+        soft: bool = False,
     ) -> None:
         name = type(self).__name__
         if reduction not in _REDUCTIONS:
@@ -135,10 +141,18 @@ class CrossEntropy(RowOp):
             "reduction": reduction,
         }
         wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "correct": correct}
-        wanted["inplace"] = inplace
+        wanted.update(inplace=inplace, soft=soft)
         constants.update({key: True for key, one in wanted.items() if read_flag(self, key, one)})
         self.in_place = "inplace" in constants
-        self.kept = 2 + (constants["label_smoothing"] > 0) + ("entropy" in constants)
+        self.soft = "soft" in constants
+        if self.soft:
+            self.row_roles = {"target": Role.VALUE}
+            for key in ("log_prob", "correct"):
+                if key in constants:
+                    raise ValueError(
+                        f"{name}: {key} is that of a class; leave it out with soft=True"
+                    )
+        self.kept = 2 + (constants["label_smoothing"] > 0) + ("entropy" in constants) + self.soft
         super().__init__(load, store, **constants)
         self._rows: CrossEntropy | None = None
         if reduction != "none":
@@ -161,7 +175,9 @@ class CrossEntropy(RowOp):
     def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
         target: Any = arguments.get("target")
         plain = type(target) is Tensor and type(x) is Tensor and target.device.type == "cpu"
-        if plain and not torch.compiler.is_compiling():
+        if self.soft:
+            self._check_weights(target)
+        elif plain and not torch.compiler.is_compiling():
             self._check_range(x, target, arguments.get("dim"))
         if self.in_place and x.is_leaf and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
@@ -171,6 +187,19 @@ class CrossEntropy(RowOp):
         rows = self.rows
         result = RowOp.__call__(rows, x, **arguments)
         return result if rows is self else self._as_given(result, x.shape, arguments)
+
+    def _check_weights(self, target: Any) -> None:
+        """Raise TypeError or ValueError for weights that are a number or have a gradient."""
+        if target is not None and not isinstance(target, Tensor):
+            raise TypeError(
+                f"{self.name}: target must be a tensor with a weight for each class, got "
+                f"{type(target).__name__}"
+            )
+        if target is not None and target.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{self.name}: target requires grad, and weights of classes have no gradient here; "
+                "detach() it"
+            )
 
     def _check_range(self, x: Tensor, target: Tensor, dim: Any) -> None:
         """Raise IndexError for a target that is no class, where that is known at no cost."""
@@ -188,8 +217,10 @@ class CrossEntropy(RowOp):
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
         # As wide as x, so that whoever broadcasts, cuts or guards sizes need not know of targets.
-        target, dim = operands.get("target"), options.get("dim")
-        if isinstance(target, Tensor) and isinstance(x, Tensor) and target.dim() == x.dim() - 1:
+        target: Any = operands.get("target")
+        dim = options.get("dim")
+        tensors = isinstance(target, Tensor) and isinstance(x, Tensor)
+        if tensors and not self.soft and target.dim() == x.dim() - 1:
             at = -1 if dim is None else dim[0] if isinstance(dim, (tuple, list)) else dim
             operands = {**operands, "target": target.unsqueeze(at)}
         return super()._traced(x, operands, options)
@@ -200,6 +231,8 @@ class CrossEntropy(RowOp):
         """The call of the op that gives one loss a row."""
         if self.rows is not self:
             return self.rows.over_rows(x, arguments)
+        if self.soft:
+            self._check_weights(arguments.get("target"))
         return super().over_rows(x, arguments)
 
     def _as_given(self, result: Any, shape: Sequence[int], options: Mapping[str, Any]) -> Any:
@@ -209,16 +242,22 @@ class CrossEntropy(RowOp):
             return result
         loss, *others = (result,) if isinstance(result, Tensor) else result
         loss = loss.sum()
-        if reduction == "mean":
+        if reduction == "mean" and self.soft:
+            loss = loss / max(result[0].numel() if others else result.numel(), 1)
+        elif reduction == "mean":
             target = options["target"]
             loss = loss / (target != self.constants["ignore_index"]).sum()
         return self.wrap(dict(zip(self.outputs, (loss, *others), strict=True)))
 
     def ignored(self, *operands: Tensor) -> Tensor | None:
+        if self.soft:
+            return None
         found: Tensor = operands[0] == self.constants["ignore_index"]
         return found
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.soft:
+            return self._soft_reference(value, operands[0].to(value.dtype))
         smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
         label, ignored = operands[0].long(), operands[0] == self.constants["ignore_index"]
         known = (label >= 0) & (label < value.shape[-1]) & ~ignored
@@ -254,7 +293,25 @@ class CrossEntropy(RowOp):
         }
         return value, {name: one.masked_fill(ignored, 0.0)[..., 0] for name, one in found.items()}
 
+    def _soft_reference(self, value: Tensor, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
+        gone = value == -torch.inf
+        lse = torch.logsumexp(value, -1, keepdim=True)
+        log_p = (value - lse.masked_fill(lse == -torch.inf, 0.0)).masked_fill(gone, 0.0)
+        weighed = torch.where(gone & (p != 0), torch.inf, -p * log_p)
+        loss = weighed.sum(-1, keepdim=True)
+        if smoothing > 0:
+            mean = log_p.sum(-1, keepdim=True) / (~gone).sum(-1, keepdim=True)
+            loss = loss + smoothing * (-mean - loss)
+        if z_loss > 0:
+            loss = loss + z_loss * lse.square()
+        entropy = -(log_p.exp() * log_p).masked_fill(gone, 0.0).sum(-1, keepdim=True)
+        found = {"loss": loss, "lse": lse, "entropy": entropy}
+        return value, {name: one[..., 0] for name, one in found.items()}
+
     def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> Mapping[str, Tensor]:
+        if self.soft:
+            return super().reference_of_nothing(value, *operands)
         ignored = (operands[0] == self.constants["ignore_index"])[..., 0]
         ignored = ignored.expand(value.shape[:-1])
         nothing = value.new_full(value.shape[:-1], torch.nan).masked_fill(ignored, 0.0)
@@ -262,16 +319,23 @@ class CrossEntropy(RowOp):
 
     def _cpp(self, *kinds: str) -> str:
         constants = self.constants
-        ignored = f"{constants['ignore_index'] + 1}LL - 1"  # the least number has no literal
+        ignored = str(constants["ignore_index"])
+        if constants["ignore_index"] == -(2**63):  # no literal
+            ignored = f"{1 - 2**63}LL - 1"
         flags = (constants["label_smoothing"] > 0, constants["z_loss"] > 0, "entropy" in constants)
         compute, *operands = kinds
+        if self.soft:
+            return ", ".join((compute, *(str(one).lower() for one in flags), *operands))
         return ", ".join((compute, ignored, *(str(one).lower() for one in flags), *operands))
 
     def cpp(self, compute: str, *operands: str) -> str:
-        return f"CrossEntropy<{self._cpp(compute, *operands)}>"
+        return f"{'Soft' * self.soft}CrossEntropy<{self._cpp(compute, *operands)}>"
 
     def gradient_cpp(self, compute: str, *operands: str) -> str:
-        return f"CrossEntropyGradient<{self._cpp(compute, *operands)}>"
+        return f"{'Soft' * self.soft}CrossEntropyGradient<{self._cpp(compute, *operands)}>"
+
+    def headers(self, gradient: bool = False) -> Sequence[str]:
+        return ["op/soft_cross_entropy.cuh"] if self.soft else super().headers(gradient)
 
     def gradient_sizes(
         self, value: Tensor, result: Tensor, upstream: Tensor, statistics: Mapping[str, Tensor]

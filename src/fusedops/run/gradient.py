@@ -210,8 +210,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
             elif not fit and operand.role not in (Role.TABLE, Role.TARGET):
                 check_shape(op.name, operand.name, value, x)
         reduced = find_reduced(op, op.name, shape, options)
-        for key in op.row_roles:
-            operands[key] = with_column(op.name, key, operands[key], x, reduced)
+        for key, role in op.row_roles.items():
+            if role is Role.TARGET:
+                operands[key] = with_column(op.name, key, operands[key], x, reduced)
         whole = check_part_of(op.name, shape, reduced, options.get("part_of"))
         for key, one in op.tables.items():
             check_table(op.name, one, operands[key], x, reduced)

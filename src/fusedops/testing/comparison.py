@@ -208,7 +208,9 @@ def _cases(
         narrower["no rows"] = {rows[0]: 0}
     for name, sizes in narrower.items():
         made = narrowed(given, shape, sizes, chain.tables, inputs[1:])
-        for key in chain.row_roles if bound is not None else ():  # targets are columns of x
+        for key in chain.row_roles if bound is not None else ():
+            if made[key].is_floating_point():
+                continue  # no target
             columns = max(1, made["x"].shape[bound.reduced[-1]])  # type: ignore[union-attr]
             made[key] = torch.where(made[key] >= columns, made[key] % columns, made[key])
         yield Case(name, made)

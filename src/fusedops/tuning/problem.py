@@ -179,6 +179,11 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """
     op = bound.op
     assert target.gpu is not None
+    if not op.has_result:
+        raise UnsupportedError(
+            f"{op.name}: there is nothing to tune: the launch configuration of an op without y is a "
+            "fixed one"
+        )
     if not op.reduces:
         raise UnsupportedError(
             f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "

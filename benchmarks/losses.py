@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Cross entropy at sizes of language models, forward and backward, beside torch and others.
+
+Forward, the logits are read once; backward, they are read once and their gradient is written once.
+The ceiling is the fastest copy that moves as many bytes in all. A peer is not timed where its loss
+is not that of float64.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+import ceiling
+import torch
+from points import Selection
+from results import Result
+from sweep import attempt
+from timing import Captured, sets, side_stream
+from torch import Tensor
+from torch.nn import functional
+
+import fusedops as fo
+
+SHAPES = ((8192, 32000), (8192, 50257), (8192, 128256), (4096, 151936), (16384, 8192))
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+#: Percent of the ceiling where columns fill vectors: forward, backward.
+TARGETS = {"forward": 95.0, "backward": 92.0}
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Given = list[tuple[Tensor, Tensor]]
+
+
+def _eager(x: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(x, target, reduction="none")
+
+
+def ways() -> dict[str, Loss]:
+    """The losses by name, a number a row each, as far as they are installed."""
+    op = fo.CrossEntropy(reduction="none")
+    found: dict[str, Loss] = {
+        "fusedops": lambda x, target: op(x, target=target),
+        "torch eager": _eager,
+        "torch.compile": torch.compile(_eager, dynamic=False),
+    }
+    try:
+        from quack.cross_entropy import cross_entropy
+    except ImportError:
+        pass
+    else:
+        found["QuACK"] = functools.partial(cross_entropy, reduction="none")
+    return found
+
+
+def measured(chosen: Selection) -> Iterator[Result]:
+    """Each way at each shape and dtype; ours against its target, the others beside ours."""
+    for rows, columns in SHAPES:
+        if columns not in (chosen.columns or (columns,)):
+            continue
+        for name in chosen.dtypes or DTYPES:
+            dtype = DTYPES.get(name)
+            if dtype is not None:
+                yield from _shape(rows, columns, name, dtype, chosen.passes)
+
+
+def _shape(
+    rows: int, columns: int, name: str, dtype: torch.dtype, passes: tuple[str, ...]
+) -> Iterator[Result]:
+    size = rows * columns * dtype.itemsize
+    given = [
+        (
+            torch.randn(rows, columns, dtype=dtype, device="cuda"),
+            torch.randint(0, columns, (rows,), device="cuda"),
+        )
+        for _ in range(sets(size))
+    ]
+    torch._dynamo.reset()
+    made = ways()
+    copied = ceiling.of_bytes(size // 2), ceiling.of_bytes(size)
+    for direction, best in zip(("forward", "backward"), copied, strict=True):
+        if direction not in passes:
+            continue
+        ours, even = 0.0, columns % (16 // dtype.itemsize) == 0
+        for by, loss in made.items():
+            case = f"cross entropy {direction} {name} ({rows}, {columns})"
+            moved = size if direction == "forward" else 2 * size
+            why = attempt(lambda loss=loss: _is_off(loss, given))
+            time = _forward if direction == "forward" else _backward
+            seconds, failed = attempt(lambda time=time, loss=loss: time(loss, given))
+            if any(why) or failed:
+                yield Result("losses", case, by, note="; ".join(filter(None, (*why, failed))))
+                continue
+            ours = ours or seconds
+            aim = TARGETS[direction] if by == "fusedops" and even else None
+            yield Result(
+                "losses",
+                case,
+                by,
+                seconds,
+                moved,
+                best,
+                beside=0.0 if by == "fusedops" else ours,
+                target="" if aim is None else f">= {aim:.0f} %",
+                met=None if aim is None else 100 * best / seconds >= aim,
+            )
+
+
+def _is_off(loss: Loss, given: Given) -> str:
+    """Why a loss is wrong at the first rows; empty if it is not."""
+    x, target = given[0]
+    with torch.no_grad():
+        found = loss(x, target)[:64].double()
+    wanted = functional.cross_entropy(x[:64].double(), target[:64], reduction="none")
+    off = float((found - wanted).abs().max())
+    return "" if off < 0.05 else f"off by {off:.3g}"
+
+
+def _forward(loss: Loss, given: Given) -> float:
+    with torch.no_grad():
+        return Captured([functools.partial(loss, x, target) for x, target in given]).seconds()
+
+
+def _backward(loss: Loss, given: Given) -> float:
+    calls = []
+    for values, target in given:
+        x = values.detach().requires_grad_()
+        # The engine runs a backward on the stream of its forward, which is that of the capture.
+        with torch.cuda.stream(side_stream()), torch.enable_grad():
+            result = loss(x, target)
+        upstream = torch.randn_like(result)
+        calls.append(functools.partial(torch.autograd.grad, result, x, upstream, retain_graph=True))
+    return Captured(calls).seconds()
