@@ -26,8 +26,8 @@ enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 /// bulk copies bring to shared memory ahead (row/ring.cuh), 0 for none; with them, operands of the STORE
 /// that all rows share stay in registers.
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, bool kInterleaves = false,
-          int kStages = 0, class Op, class LoadT, class Upstream,
-          class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
+          int kStages = 0, class Op, class LoadT, class Upstream, class StoreT, class Kept,
+          class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,

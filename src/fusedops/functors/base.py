@@ -217,8 +217,8 @@ class Functor:
     def of_blocks(self) -> Stream | None:
         """The output of one number for each block that a functor with a `block` writes, or None.
 
-        Its shape follows from `block_layout`. `apply` calls ``chain.keep_blocks(name, values)`` with
-        one value a block in the last dimension.
+        Its shape follows from `block_layout`. `apply` calls ``chain.keep_blocks(name, values)``
+        with one value a block in the last dimension.
         """
         return None
 

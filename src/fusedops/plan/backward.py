@@ -148,7 +148,7 @@ class Backward:
     def _with_ring(self, call: Call) -> Schedule | None:
         """The schedule of the row, with a ring of rows in shared memory if it has one.
 
-        Where the tensors do not allow that, or every slice has a single row, it is another schedule.
+        Where the tensors do not allow that, or every slice has one row, it is another schedule.
         """
         tile: Schedule | None = call.tile
         gpu, x, dy = call.target.gpu, call.views.get("x"), call.views["upstream",]
