@@ -139,11 +139,19 @@ FUSEDOPS_HD void store_host_tile(Tile& tile, StoreT& store, const Row& row, int6
 
 namespace detail {
 
+/// Calls f(width, place) for the `count` columns from `place` on, in packs of up to kMost.
+template <int kMost, class F>
+FUSEDOPS_HD void each_part(int place, int count, const F& f) {
+  const int end = place + count;
+  for (; place + kMost <= end; place += kMost) f(Width<kMost>{}, place);
+  if constexpr (kMost > 1) pieces<kMost / 2>(place, end - place, f);
+}
+
 /// Replaces the values of a tile by what the STORE makes of their results, before its last functor.
 template <class Tile, class StoreT, class Row, class Finish>
 FUSEDOPS_HD void make_host_tile(Tile& tile, const StoreT& store, const Row& row, int64_t col,
                                 const Finish& finish) {
-  each_pack(tile, [&](auto width, int place) {
+  each_part<Tile::kPack>(0, tile.left, [&](auto width, int place) {
     constexpr int N = decltype(width)::value;
     typename Tile::Compute result[N];
     FUSEDOPS_VECTOR
@@ -152,14 +160,6 @@ FUSEDOPS_HD void make_host_tile(Tile& tile, const StoreT& store, const Row& row,
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) tile.at[place + i] = result[i];
   });
-}
-
-/// Calls f(width, place) for the `count` columns from `place` on, in packs of up to kMost.
-template <int kMost, class F>
-FUSEDOPS_HD void each_part(int place, int count, const F& f) {
-  const int end = place + count;
-  for (; place + kMost <= end; place += kMost) f(Width<kMost>{}, place);
-  if constexpr (kMost > 1) pieces<kMost / 2>(place, end - place, f);
 }
 
 template <int kMost, class Tile, class StoreT>
