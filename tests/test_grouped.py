@@ -302,6 +302,9 @@ class TestRefusals:
         ):
             with raises(kind, "GroupedLinear", *parts):
                 op(x, w, offsets=groups)
+        distributed = offsets.as_subclass(type("DTensor", (torch.Tensor,), {}))
+        with raises(TypeError, "offsets must be a DTensor where x is one", "to_local"):
+            op(x, w, offsets=distributed)
         with raises(TypeError, "'offsets' is missing", "offsets=..."):
             op(x, w)
         with raises(TypeError, "2 positional arguments", "offsets="):
