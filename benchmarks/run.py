@@ -20,6 +20,8 @@ Parts (all that this machine can run, unless some are named):
                              backward
     scores             GPU   batched products with what follows them, scores of attention among
                              them, by one kernel and by two, beside torch eager and torch.compile
+    grouped            GPU   products of groups of rows with SwiGLU, and whole experts, forward and
+                             steps, beside torch's grouped_mm, eager and compiled
     dynamic_quantize   GPU   results of 8 bits whose scales the kernel finds: percent of the
                              ceiling, beside torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
@@ -66,6 +68,7 @@ import errors
 import flagships
 import functors
 import gemm
+import grouped
 import host
 import host_compiled
 import lengths
@@ -110,6 +113,7 @@ GPU_PARTS: dict[str, Part] = {
     "map": whole(maps.measured),
     "gemm": gemm.measured,
     "scores": scores.measured,
+    "grouped": grouped.measured,
     "dynamic_quantize": whole(dynamic_quantize.measured),
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),

@@ -107,6 +107,7 @@ class TestValues:
         index[:, 1] = EXPERTS
         assert torch.allclose(experts(x, index, weight), alone, atol=1e-6)
 
+    @pytest.mark.thorough
     def test_compiled(self, device):
         experts = made(device)
         compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")

@@ -89,7 +89,7 @@ class TestValues:
         exact = {name: one.detach().double().requires_grad_() for name, one in tensors.items()}
         near(found, step(lambda **given: by_loop(**given, counts=counts), exact), dtype, counts)
 
-    @pytest.mark.parametrize("sizes", [(16, 24), *thorough((9, 11), (1, 1), (8, 3))])
+    @pytest.mark.parametrize("sizes", thorough((16, 24), (9, 11), (1, 1), (8, 3)))
     @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float16)])
     def test_check(self, device, dtype, sizes):
         """Every case of `check`, in 16 bits, odd columns among them."""
@@ -115,7 +115,7 @@ class TestValues:
         first, again = (step(lambda **given: run(given, offsets).y, tensors) for _ in range(2))
         assert all(map(same_bits, first, again))
 
-    @pytest.mark.parametrize("shape", [(4, 1), (4,)])
+    @pytest.mark.parametrize("shape", [(4,), *thorough((4, 1))])
     def test_a_number_for_each_expert(self, device, shape):
         op = fo.GroupedLinear([fo.Scale("s")], by_expert="s")
         x, w, *_ = (one.detach() for one in given(device).values())
@@ -172,7 +172,7 @@ class TestValues:
 
 
 class TestHalves:
-    @pytest.mark.parametrize("op", [SWIGLU, INTERLEAVED], ids=["halves", "interleaved"])
+    @pytest.mark.parametrize("op", [SWIGLU, *thorough(INTERLEAVED)], ids=["halves", "interleaved"])
     def test_against_two_products(self, device, op):
         """Both halves are columns of one product, and w has one gradient."""
         counts = (4, 0, 5, 2)
@@ -192,7 +192,7 @@ class TestHalves:
         unfused = step(lambda **given: run(given, offsets, op.unfused), tensors)
         near(unfused, [one.double() for one in found], torch.float32, counts)
 
-    @pytest.mark.parametrize("op", [SWIGLU, *thorough(INTERLEAVED)])
+    @pytest.mark.parametrize("op", thorough(SWIGLU, INTERLEAVED))
     def test_check(self, device, op):
         x, w, b, router, _ = given(device, torch.bfloat16, n=22).values()
         offsets = offsets_of((4, 0, 5, 2), device)
@@ -302,6 +302,9 @@ class TestRefusals:
         ):
             with raises(kind, "GroupedLinear", *parts):
                 op(x, w, offsets=groups)
+        distributed = offsets.as_subclass(type("DTensor", (torch.Tensor,), {}))
+        with raises(TypeError, "offsets must be a DTensor where x is one", "to_local"):
+            op(x, w, offsets=distributed)
         with raises(TypeError, "'offsets' is missing", "offsets=..."):
             op(x, w)
         with raises(TypeError, "2 positional arguments", "offsets="):

@@ -245,7 +245,7 @@ def patch(
     - ``LayerNorm(dropout(dense(x)) + residual)`` in a module of its own, as BERT's, likewise: one
       kernel after the product;
     - experts, a module with "Experts" in its class's name and weights as those of transformers 5,
-      likewise: two grouped products, with a kernel after each (`fusedops.nn.Experts`);
+      likewise: grouped products, and a kernel for all between them (`fusedops.nn.Experts`);
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
 
     In graphs of `torch.compile` a norm runs by the stock code, but for rows of 4096 columns and

@@ -65,10 +65,13 @@ class ExpertsForm(NamedTuple):
         """Both declarations, the same ones wherever the forms are equal."""
         settings = ("Experts", self)
         if settings not in shared:
-            up = GroupedLinear(self._hidden(), self._biases(), "up", self.interleaved)
-            scale = [Scale("router")]
+            # Where the second product has no bias it is linear in what is scaled: nothing has to be
+            # read and written for the router's weights, and that product is not kept.
+            scale, biases = [Scale("router")], self._biases()
+            after = [] if self.bias else scale
+            up = GroupedLinear([*self._hidden(), *after], biases, "up", self.interleaved)
             down = GroupedLinear([Bias("bias"), *scale], ["bias"]) if self.bias else None
-            shared[settings] = up, down or GroupedLinear(scale)
+            shared[settings] = up, down or GroupedLinear()
         layers: tuple[GroupedLinear, GroupedLinear] = shared[settings]
         return layers
 
@@ -118,7 +121,8 @@ def run_experts(
     up, down = form.layers()
     found = route(expert, given.gate_up.shape[0])
     of_up: dict[str, Tensor] = {}
-    of_down: dict[str, Tensor] = {"router": weight.reshape(-1)[found.order][:, None]}
+    of_down: dict[str, Tensor] = {}
+    (of_down if form.bias else of_up)["router"] = weight.reshape(-1)[found.order][:, None]
     if given.gate_up_bias is not None and given.down_bias is not None:
         bias = given.gate_up_bias
         gate = bias[:, ::2] if form.interleaved else bias.chunk(2, 1)[0]
@@ -138,9 +142,10 @@ class Experts(Declares):
 
     The feed-forward blocks of a mixture of experts, without the router: no token is dropped, an
     expert may get none, and nothing waits for the device. Tokens are sorted by expert, there are
-    two grouped products (`fusedops.GroupedLinear`), one kernel after the first for bias, activation
-    and gate, and one after the second for bias and router's weight; then a token's rows are summed
-    in the order of its choices. Gradients have a fixed order of sums, too.
+    two grouped products (`fusedops.GroupedLinear`) and one kernel after the first, for activation,
+    gate and router's weight; then a token's rows are summed in the order of its choices. With
+    biases, a kernel after the second product adds its bias, and has the weight. Gradients have a
+    fixed order of sums, too.
 
     Parameters have the names and layouts of the modules of transformers 5: those of Mixtral and
     Qwen by default, those of gpt-oss with ``bias=True, activation="clamped", transposed=True,
@@ -297,8 +302,8 @@ class Experts(Declares):
         """The declaration of the first product, or of the second.
 
         >>> import fusedops as fo
-        >>> fo.nn.Experts(4, 8, 16).op(down=True)
-        GroupedLinear(store=[Scale(scale='router')])
+        >>> fo.nn.Experts(4, 8, 16, bias=True).op(down=True)
+        GroupedLinear(store=[Bias(bias='bias'), Scale(scale='router')], by_expert=('bias',))
         """
         return self._ops[down]
 
@@ -364,7 +369,7 @@ def parameters_of(module: nn.Module) -> Parameters:
 def _gated(form: ExpertsForm, z: Tensor) -> Tensor:
     """What becomes of a product with its biases, by torch."""
     up, _ = form._replace(bias=False).layers()
-    value, arguments = up.read_by_store(z, {})
+    value, arguments = up.read_by_store(z, {"router": 1.0})
     result: Tensor = up.epilogue.unfused(value, **arguments)
     return result
 

@@ -23,6 +23,7 @@ from fusedops.product.factors import as_factor, check_factors, factor_dtype, wro
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
+from fusedops.torch_ops.tracing import is_distributed
 
 __all__ = ["GroupedLinear", "SettledGroups"]
 
@@ -292,6 +293,12 @@ class GroupedLinear(SingleProduct):
             raise ValueError(
                 f"{self.name}: offsets must be on x's device {first.device}, got {offsets.device}; "
                 f"move them with .to({str(first.device)!r})"
+            )
+        if is_distributed(offsets) != is_distributed(first):
+            raise TypeError(
+                f"{self.name}: offsets must be a DTensor where x is one, and a plain tensor where "
+                "it is not; for experts that are divided among ranks call the op with the rows, "
+                "weights and offsets of this rank, by to_local()"
             )
         columns = second.shape[1]
         if self.halves is not None:

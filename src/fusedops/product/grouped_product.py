@@ -37,8 +37,12 @@ def ends_of(offsets: Tensor, rows: int, groups: int) -> Tensor:
     Rows before the first offset are those of the first group, rows after the last one those of the
     last group: so each row is in a group, and no element of a result is left as it was.
     """
-    ends = offsets.cumsum(0) if offsets.shape[0] == groups else offsets[1:]
-    return torch.cat([ends[:-1], ends.new_full((1,), rows)]).to(torch.int32)
+    if offsets.shape[0] == groups:
+        ends = offsets.cumsum(0, dtype=torch.int32)
+    else:
+        ends = offsets[1:].to(torch.int32, copy=True)
+    ends[-1:].fill_(rows)
+    return ends
 
 
 def group_of_rows(ends: Tensor, rows: int) -> Tensor:
