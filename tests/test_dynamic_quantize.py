@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DynamicQuantize: scales that a call finds, y of 8 bits by these, and what each refuses."""
 
+import dataclasses
 import pickle
 
 import pytest
@@ -14,7 +15,7 @@ from test_quantize import codes, same
 
 import fusedops as fo
 from fusedops.bind.bind import bind
-from fusedops.functors import BLOCK_LAYOUTS
+from fusedops.functors import BLOCK_LAYOUTS, Stream
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
 from fusedops.plan import forward
@@ -306,6 +307,67 @@ def test_in_compiled_code(device, layout):
         assert got.scales.shape == want.scales.shape
         assert torch.equal(codes(got.y), codes(want.y))
         assert torch.equal(got.scales, want.scales)
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest(fo.Functor):
+    """v by the largest magnitude of each block of 32 columns, or of the row, which is an output."""
+
+    whole: bool = False
+    headers = ("functor/dynamic_quantize.cuh",)
+    differentiable = False
+    definition = """
+template <class Out, int kColumns>
+struct Largest {
+  Out out;
+  static constexpr int kBlock = kColumns;
+  template <int N, class Compute>
+  FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
+    return fusedops::magnitude(v);
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, uint32_t largest) const {
+    const float by = fusedops::bit_cast<float>(largest);
+    for (int i = 0; i < N; ++i) v[i] = by > 0 ? v[i] / by : 0;
+  }
+  template <class Row>
+  FUSEDOPS_HD void keep(const Row& row, int64_t block, uint32_t largest) const {
+    const float one[1] = {fusedops::bit_cast<float>(largest)};
+    out.write(one, row, block);
+  }
+};
+"""
+
+    @property
+    def block(self):
+        return 0 if self.whole else 32
+
+    @property
+    def of_blocks(self):
+        return Stream("largest", None, torch.float32)
+
+    def apply(self, x, chain):
+        size = x.shape[-1] if self.whole else 32
+        by = torch.cat([one.abs().amax(-1, keepdim=True) for one in x.split(size, -1)], -1)
+        chain.keep_blocks("largest", by)
+        by = by.repeat_interleave(size, -1)[..., : x.shape[-1]]
+        return torch.where(by > 0, x / by, 0)
+
+    def emit(self, writer):
+        return f"Largest<{writer.of_blocks('largest', 'rows')}, {self.block}>"
+
+
+@pytest.mark.parametrize("whole", [False, *thorough(True)])
+def test_a_functor_of_ones_own(device, whole):
+    """A trait of the STORE: y of x's dtype, in a norm and in a Map."""
+    x = randn(5, 100, device=device)
+    for op in (fo.Map(store=[Largest(whole)]), fo.LayerNorm(store=[Largest(whole)])):
+        y, largest = op(x)
+        want, known = op.unfused(x)
+        torch.testing.assert_close(y, want)
+        torch.testing.assert_close(largest, known)
+        assert y.abs().amax() == 1
+        assert check(op, x).passed
 
 
 @pytest.mark.thorough
