@@ -64,7 +64,7 @@ def awkward(rows, columns, dtype=torch.float32):
     x = randn(rows, columns, dtype=dtype, seed=rows + columns)
     x[1 % rows] = 0
     x[2 % rows] *= 1e-38
-    x[3 % rows, : columns // 2] = -3.4e38 if dtype != torch.float16 else -6e4
+    x[3 % rows, : columns // 2] = -3.3e38 if dtype != torch.float16 else -6e4
     x[4 % rows, columns - 1] = torch.inf
     x[5 % rows, columns // 3] = torch.nan
     x[6 % rows] = 448 * 2.0 ** (torch.arange(columns) % 9 - 4).to(dtype)
