@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DynamicQuantize: scales that a call finds, y of 8 bits by these, and what each refuses."""
 
+import dataclasses
 import pickle
 
 import pytest
@@ -14,7 +15,7 @@ from test_quantize import codes, same
 
 import fusedops as fo
 from fusedops.bind.bind import bind
-from fusedops.functors import BLOCK_LAYOUTS
+from fusedops.functors import BLOCK_LAYOUTS, Stream
 from fusedops.generate.target import Target
 from fusedops.jit import compile_cuda
 from fusedops.plan import forward
@@ -63,7 +64,7 @@ def awkward(rows, columns, dtype=torch.float32):
     x = randn(rows, columns, dtype=dtype, seed=rows + columns)
     x[1 % rows] = 0
     x[2 % rows] *= 1e-38
-    x[3 % rows, : columns // 2] = -3.4e38 if dtype != torch.float16 else -6e4
+    x[3 % rows, : columns // 2] = -3.3e38 if dtype != torch.float16 else -6e4
     x[4 % rows, columns - 1] = torch.inf
     x[5 % rows, columns // 3] = torch.nan
     x[6 % rows] = 448 * 2.0 ** (torch.arange(columns) % 9 - 4).to(dtype)
@@ -100,7 +101,7 @@ def test_by_definition(device, columns, per, scale):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("per", ["row", 128, 64, 16])
+@pytest.mark.parametrize("per", ["row", 64])
 def test_every_kind(device, dtype, kind, scale, per):
     op = fo.Map(store=[fo.DynamicQuantize(kind, per=per, layout="columns", **SCALES[scale])])
     x = awkward(8, 264, dtype)
@@ -137,7 +138,7 @@ def given_to(name, x):
     [
         (1000, "row"),
         (1000, 128),
-        *later((17000, "row"), (17000, 128), (70001, "row"), (70001, 128), (33, 16)),
+        *later((17000, "row"), (70001, "row"), (70001, 128)),
     ],
 )
 def test_of_what_the_store_makes(device, name, columns, per):
@@ -148,12 +149,11 @@ def test_of_what_the_store_makes(device, name, columns, per):
     agree(result, result.v, E4M3, per)
 
 
-@pytest.mark.parametrize("per", ["row", 32])
-def test_within_the_bound(device, per):
-    for name in ("rms", "softmax"):
-        op = OPS[name]([fo.DynamicQuantize(E4M3, per=per)])
-        x = randn(3, 5, 72, device=device)
-        assert check(op, x, **given_to(name, x)).passed
+@pytest.mark.parametrize(("name", "per"), [("gate", 32), *later(("rms", "row"), ("softmax", 32))])
+def test_within_the_bound(device, name, per):
+    op = OPS[name]([fo.DynamicQuantize(E4M3, per=per)])
+    x = randn(3, 5, 72, device=device)
+    assert check(op, x, **given_to(name, x)).passed
 
 
 def test_odd_tensors(device):
@@ -189,7 +189,7 @@ def test_odd_tensors(device):
     assert torch.equal(both.scales.double().cpu(), of_blocks)
 
 
-@pytest.mark.parametrize("shape", [(3, 40), (5, 50, 130), *thorough((130, 1000))])
+@pytest.mark.parametrize("shape", [(5, 50, 130), *thorough((3, 40), (130, 1000))])
 def test_tiles(device, shape):
     """The number of row r and block b by its place, and zeros where no row or block is."""
     ops = [
@@ -308,6 +308,68 @@ def test_in_compiled_code(device, layout):
         assert torch.equal(got.scales, want.scales)
 
 
+@dataclasses.dataclass(frozen=True)
+class Largest(fo.Functor):
+    """v by the largest magnitude of each block of 32 columns, or of the row, which is an output."""
+
+    whole: bool = False
+    headers = ("functor/dynamic_quantize.cuh",)
+    differentiable = False
+    definition = """
+template <class Out, int kColumns>
+struct Largest {
+  Out out;
+  static constexpr int kBlock = kColumns;
+  template <int N, class Compute>
+  FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
+    return fusedops::magnitude(v);
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, uint32_t largest) const {
+    const float by = fusedops::bit_cast<float>(largest);
+    for (int i = 0; i < N; ++i) v[i] = by > 0 ? v[i] / by : 0;
+  }
+  template <class Row>
+  FUSEDOPS_HD void keep(const Row& row, int64_t block, uint32_t largest) const {
+    const float one[1] = {fusedops::bit_cast<float>(largest)};
+    out.write(one, row, block);
+  }
+};
+"""
+
+    @property
+    def block(self):
+        return 0 if self.whole else 32
+
+    @property
+    def of_blocks(self):
+        return Stream("largest", None, torch.float32)
+
+    def apply(self, x, chain):
+        size = x.shape[-1] if self.whole else 32
+        by = torch.cat([one.abs().amax(-1, keepdim=True) for one in x.split(size, -1)], -1)
+        chain.keep_blocks("largest", by)
+        by = by.repeat_interleave(size, -1)[..., : x.shape[-1]]
+        return torch.where(by > 0, x / by, 0)
+
+    def emit(self, writer):
+        return f"Largest<{writer.of_blocks('largest', 'rows')}, {self.block}>"
+
+
+@pytest.mark.parametrize("whole", [False, *thorough(True)])
+def test_a_functor_of_ones_own(device, whole):
+    """A trait of the STORE: y of x's dtype, in a norm and in a Map."""
+    x = randn(5, 100, device=device)
+    for kind in (fo.Map, fo.LayerNorm):
+        op = kind(store=[Largest(whole)])
+        y, largest = op(x)
+        want, known = op.unfused(x)
+        torch.testing.assert_close(y, want)
+        torch.testing.assert_close(largest, known)
+        assert y.abs().amax() == 1
+        assert not whole or check(op, x).passed
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", BLOCK_LAYOUTS)
 def test_exported(tmp_path, layout):
@@ -417,7 +479,8 @@ def test_compiles_without_spills(arch, columns, per):
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log, log
 
 
-@pytest.mark.parametrize("columns", [40, *thorough(1025, 5000, 30000)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("columns", [40, 1025, 5000, 30000])
 def test_from_cpp(device, columns):
     library, rows = place("float8", device), 5
     x = randn(rows, columns, device=device)

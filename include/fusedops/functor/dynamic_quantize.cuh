@@ -73,15 +73,19 @@ FUSEDOPS_HD float larger_magnitude(float a, float b) {
 #endif
 }
 
+}  // namespace detail
+
 /// The largest magnitude of N values, as the bits of a float. Those are in the order of the floats,
 /// with NaN last.
 template <int N, class Compute>
 FUSEDOPS_HD uint32_t magnitude(const Compute (&v)[N]) {
   float most = 0;
   FUSEDOPS_UNROLL
-  for (int i = 0; i < N; ++i) most = larger_magnitude(most, static_cast<float>(v[i]));
+  for (int i = 0; i < N; ++i) most = detail::larger_magnitude(most, static_cast<float>(v[i]));
   return bit_cast<uint32_t>(most) & 0x7fffffffu;
 }
+
+namespace detail {
 
 /// The largest number of a type.
 template <class Float8>
@@ -156,7 +160,7 @@ struct DynamicQuantize {
 
   template <int N, class Compute>
   FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
-    return detail::magnitude(v);
+    return magnitude(v);
   }
 
   template <int N, class Compute, class Row>
