@@ -370,6 +370,10 @@ def test_explain():
     assert "loss (out)" in text
     assert "gradients of x by one kernel" in text
     found = fo.CrossEntropy().explain(x, target=torch.zeros(4, dtype=torch.int64))
+    assert "each once, and nothing of them is kept" in found.why
+    long = fo.CrossEntropy().explain(torch.zeros(2, 70000), target=torch.zeros(2, dtype=torch.long))
+    assert long.schedule == "streaming"
+    assert not long.notes
     assert found.outputs["loss"].bytes == 16
     assert "<svg" in found.picture().svg()
 
