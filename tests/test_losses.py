@@ -98,7 +98,7 @@ def test_long_rows(columns, dtype):
 def test_schedules_have_the_same_bits(schedule):
     columns = 20000 if schedule == "cluster" else 3001
     x, labels = randn(7, columns, device="cuda"), labels_of((7,), columns, device="cuda")
-    op = fo.CrossEntropy(reduction="none", label_smoothing=0.1, **ALL)
+    op = fo.CrossEntropy(reduction="none", label_smoothing=0.1, lse=True, correct=True)
     wanted = op(x, target=labels)
     with force_schedule(schedule):
         for one, other in zip(op(x, target=labels), wanted, strict=True):
@@ -370,6 +370,10 @@ def test_explain():
     assert "loss (out)" in text
     assert "gradients of x by one kernel" in text
     found = fo.CrossEntropy().explain(x, target=torch.zeros(4, dtype=torch.int64))
+    assert "each once, and nothing of them is kept" in found.why
+    long = fo.CrossEntropy().explain(torch.zeros(2, 70000), target=torch.zeros(2, dtype=torch.long))
+    assert long.schedule == "streaming"
+    assert not long.notes
     assert found.outputs["loss"].bytes == 16
     assert "<svg" in found.picture().svg()
 

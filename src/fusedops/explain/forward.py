@@ -230,6 +230,8 @@ def _why(bound: Bound, info: Planned | None, target: Target) -> str:
     forced = "forced by fusedops.testing; " if override.current() != override.Override() else ""
     if tile is None and not bound.op.reduces:
         return f"{forced}nothing is reduced: rows are read and written piece by piece"
+    if tile is None and not bound.op.has_result:
+        return f"{forced}rows are read piece by piece, each once, and nothing of them is kept"
     if tile is None:
         if info.call.storage == "streaming":
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
@@ -255,6 +257,8 @@ def _why(bound: Bound, info: Planned | None, target: Target) -> str:
         parts.append("nothing is reduced: each chunk has a block of its own")
     elif tile.chunks == 1:
         parts.append("the row fits the registers")
+    elif not bound.op.has_result and tile.storage == "streaming":
+        parts.append("its chunks are read one after another, each once, and nothing is kept")
     elif tile.storage == "cluster":
         share = "one each" if tile.one_tile else "some each, read twice"
         parts.append(f"{tile.cluster} blocks of a cluster share the chunks, {share}")
@@ -316,7 +320,8 @@ def _notes(
     for functor in acting:
         if functor.masks and functor.positions and functor not in bounded:
             notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
-    if info is not None and info.call.storage == "streaming" and bound.op.reduces:
+    twice = bound.op.reduces and bound.op.has_result
+    if info is not None and info.call.storage == "streaming" and twice:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:
         notes.append(f"a call in grad mode raises: {gradients.refused}")

@@ -206,6 +206,11 @@ class CrossEntropy(RowOp):
         at = dim[0] if isinstance(dim, (tuple, list)) and dim else -1 if dim is None else dim
         if not isinstance(at, int) or not -x.dim() <= at < x.dim() or target.is_floating_point():
             return  # an error of the call's own
+        if target.numel() == 0:
+            return
+        least, most = target.aminmax()
+        if least.item() >= 0 and most.item() < x.shape[at]:
+            return
         wrong = (target < 0) | (target >= x.shape[at])
         wrong &= target != self.constants["ignore_index"]
         if bool(wrong.any()):

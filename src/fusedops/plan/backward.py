@@ -151,10 +151,11 @@ class Backward:
         Where the tensors do not allow that, or every slice has one row, it is another schedule.
         """
         tile: Schedule | None = call.tile
-        gpu = call.target.gpu
-        if tile is None or gpu is None or not tile.launch.ring_stages or not self.op.reduces:
+        gpu, x, dy = call.target.gpu, call.views.get("x"), call.views.get(("upstream",))
+        if tile is None or gpu is None or not tile.launch.ring_stages or dy is None:
             return tile
-        x, dy = call.views.get("x"), call.views["upstream",]
+        if not self.op.reduces:
+            return tile
         sizes = self.bound.x.element_size(), self.dy.element_size()
         found = None
         assert isinstance(tile.features, BackwardFeatures)
