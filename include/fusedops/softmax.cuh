@@ -57,6 +57,7 @@
 #include <fusedops/op/softmax_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// How many numbers of each row `kept` holds.
 inline constexpr int kSoftmaxKept = SoftmaxGradient<float, false, false>::kKept;
@@ -157,4 +158,5 @@ template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

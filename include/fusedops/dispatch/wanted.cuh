@@ -21,6 +21,7 @@
 #include <fusedops/row/sinks.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The gradient of an operand that `group` neighbouring rows share; the number of rows is a
 /// multiple of `group`.
@@ -142,4 +143,5 @@ FUSEDOPS_HD detail::List<Wanted...> gradients(const Wanted&... wanted) {
   return detail::list(wanted...);
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -15,6 +15,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The memory layout of the columns of an operand.
 enum class Column { kBroadcast, kContiguous, kStrided };
@@ -388,4 +389,5 @@ struct Value {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
