@@ -115,7 +115,7 @@
           fusedops::int64_t, Cols)
 
 // The inline namespace around all names but those of types that programs pass between sources
-// (half, bfloat16, float8_e4m3, float8_e5m2, Status). What is compiled of a header depends on what
+// (half, bfloat16, those of 8 and 4 bits, Status). What is compiled of a header depends on what
 // this name says: version, compiler, for which GPUs, instruction set of the CPU, and options. Sources
 // that differ there have functions of their own, where a linker would otherwise keep one of them for
 // all, so code for every CPU could run AVX-512. docs/reference/cpp.md has more.
