@@ -58,6 +58,7 @@
 #include <fusedops/row/operand.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 FUSEDOPS_HD Scale<Value<float>> scale(float factor) { return {{{factor}}}; }
 FUSEDOPS_HD Scale<Value<double>> scale(double factor) { return {{{factor}}}; }
@@ -348,4 +349,5 @@ FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow, true>> row
   return {{all.draw, all.slot, all.threshold, all.scale, all.logical_row}};
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -42,6 +42,7 @@
 #include <fusedops/op/norm_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// How many numbers of each row `kept` holds.
 inline constexpr int kLayerNormKept = LayerNormGradient<float>::kKept;
@@ -109,4 +110,5 @@ template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -12,6 +12,7 @@
 
 namespace oneflow {
 namespace cuda {
+inline namespace FUSEDOPS_ABI {
 
 namespace layer_norm {
 
@@ -162,5 +163,6 @@ template <typename LOAD_X, typename LOAD_DY, typename STORE, typename ComputeTyp
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace cuda
 }  // namespace oneflow

@@ -32,6 +32,7 @@
 #include <fusedops/op/norm_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// How many numbers of each row `kept` holds.
 inline constexpr int kRmsNormKept = RmsNormGradient<float>::kKept;
@@ -76,4 +77,5 @@ template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

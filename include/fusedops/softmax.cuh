@@ -43,7 +43,9 @@
 //   wanted       gradients(...) of operands: dispatch/wanted.cuh.
 //   workspace    of the size that gradient_workspace<Compute>(wanted, rows, cols, &bytes) gives,
 //                aligned to 16 bytes; may be null if that is 0. On a CPU:
-//                gradient_workspace<Compute>(Threads{n}, wanted, rows, cols, &bytes).
+//                gradient_workspace<Compute>(Threads{n}, wanted, rows, cols, &bytes). Before there
+//                are targets: gradient_sums<number of per_column() targets, of single() ones>()
+//                stands for `wanted` there.
 //   returns      also cudaErrorInvalidValue where the workspace is too small, or the number of rows
 //                is no multiple of a group. Without rows the sums are zeros.
 // From the result y: dispatch_softmax_gradient<Compute>(where, load_y, load_dy, store_dx, rows,
@@ -57,6 +59,7 @@
 #include <fusedops/op/softmax_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// How many numbers of each row `kept` holds.
 inline constexpr int kSoftmaxKept = SoftmaxGradient<float, false, false>::kKept;
@@ -157,4 +160,5 @@ template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,16 @@ using fusedops::uint64_t;
 
 namespace {
 
+/// The size of the workspace, or -1 if it is not that of so many sums.
+template <class Compute, class Wanted, class Sums>
+int workspace_by_shape(Place where, const Wanted& wanted, const Sums& sums, int64_t rows,
+                       int64_t cols, size_t* bytes) {
+  size_t by_shape = 0;
+  const int status = workspace<Compute>(where, sums, rows, cols, &by_shape);
+  if (status != workspace<Compute>(where, wanted, rows, cols, bytes)) return -1;
+  return *bytes == by_shape ? status : -1;
+}
+
 struct As {
   template <class T>
   T operator()(const T& target) const {
@@ -33,7 +43,10 @@ int sum_norm_gradient_to(To to, Place where, float* sum, const float* gamma, con
   const auto wanted =
       gradients(in_load<0>(to(direct(dresidual, cols))), in_store<0, 0>(to(per_column(dgamma))),
                 in_store<0, 1>(to(per_column(dbeta))));
-  if (needed != nullptr) return workspace<float>(where, wanted, rows, cols, needed);
+  if (needed != nullptr) {
+    const auto sums = gradient_sums<2>();
+    return workspace_by_shape<float>(where, wanted, sums, rows, cols, needed);
+  }
   const auto in = load(direct(static_cast<const float*>(sum), cols),
                        saved_residual(Unread{}, direct(sum, cols), 1, direct(dsum, cols)));
   const auto out = store(affine(per_column(gamma), Unread{}), Absent{});
@@ -89,7 +102,8 @@ int shared_gradient(void* stream, int64_t adds, const float* x, const float* pai
     const auto wanted = gradients(in_load<0>(to(shared_by(8, broadcast(dpair, shared)))),
                                   in_load<1>(to(per_row(drow))), in_load<2>(to(single(done))));
     if (needed != nullptr) {
-      return workspace<float>(place(stream), wanted, 8 * groups, cols, needed);
+      const auto sums = gradient_sums<0, 1, 1>(8);
+      return workspace_by_shape<float>(place(stream), wanted, sums, 8 * groups, cols, needed);
     }
     const auto in = load(direct(x, cols), bias(broadcast(pair, shared)), scale(per_row(row)),
                          scale(single(one)));

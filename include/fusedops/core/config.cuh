@@ -43,10 +43,13 @@
 
 // Loops over the elements of a pack. A GPU compiler unrolls them. A host compiler vectorizes them,
 // which unrolling first would prevent; FUSEDOPS_VECTOR promises it that the operands of one access
-// do not overlap.
-#if defined(FUSEDOPS_CUDA)
+// do not overlap. The host code of nvcc has none: its compiler may not know the pragma.
+#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 #define FUSEDOPS_UNROLL _Pragma("unroll")
 #define FUSEDOPS_VECTOR _Pragma("unroll")
+#elif defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_UNROLL
+#define FUSEDOPS_VECTOR
 #else
 #define FUSEDOPS_UNROLL
 #if defined(__clang__)
@@ -111,6 +114,74 @@
           const Where&, Load, Store, const Compute*, Dy, Dx, Wanted, void*, fusedops::size_t, \
           fusedops::int64_t, Cols)
 
+// The inline namespace around all names but those of types that programs pass between sources
+// (half, bfloat16, those of 8 and 4 bits, Status). What is compiled of a header depends on what
+// this name says: version, compiler, for which GPUs, instruction set of the CPU, and options. Sources
+// that differ there have functions of their own, where a linker would otherwise keep one of them for
+// all, so code for every CPU could run AVX-512. docs/reference/cpp.md has more.
+#if defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_ABI_COMPILER _cuda
+#elif defined(__clang__)
+#define FUSEDOPS_ABI_COMPILER _clang
+#else
+#define FUSEDOPS_ABI_COMPILER _gcc
+#endif
+#if defined(__CUDA_ARCH_LIST__)  // 800,900: up to 16 of them, which are sorted
+#define FUSEDOPS_ABI_JOIN_ARCHS(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ...) \
+  _sm##a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p
+#define FUSEDOPS_ABI_OF_ARCHS(...) \
+  FUSEDOPS_ABI_JOIN_ARCHS(__VA_ARGS__, , , , , , , , , , , , , , , , )
+#define FUSEDOPS_ABI_ARCHS FUSEDOPS_ABI_OF_ARCHS(__CUDA_ARCH_LIST__)
+#else
+#define FUSEDOPS_ABI_ARCHS
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#define FUSEDOPS_ABI_VECTORS _avx512
+#elif defined(__AVX512F__)
+#define FUSEDOPS_ABI_VECTORS _avx512f
+#elif defined(__AVX2__)
+#define FUSEDOPS_ABI_VECTORS _avx2
+#elif defined(__AVX__)
+#define FUSEDOPS_ABI_VECTORS _avx
+#elif defined(__ARM_FEATURE_SVE)
+#define FUSEDOPS_ABI_VECTORS _sve
+#else
+#define FUSEDOPS_ABI_VECTORS
+#endif
+#if defined(__FMA__)
+#define FUSEDOPS_ABI_FMA _fma
+#else
+#define FUSEDOPS_ABI_FMA
+#endif
+#if defined(__F16C__)
+#define FUSEDOPS_ABI_HALVES _f16c
+#else
+#define FUSEDOPS_ABI_HALVES
+#endif
+#if defined(_OPENMP)
+#define FUSEDOPS_ABI_OPENMP _openmp
+#elif defined(FUSEDOPS_OPENMP_SIMD)
+#define FUSEDOPS_ABI_OPENMP _simd
+#else
+#define FUSEDOPS_ABI_OPENMP
+#endif
+#if defined(__FAST_MATH__)
+#define FUSEDOPS_ABI_MATH _fast
+#else
+#define FUSEDOPS_ABI_MATH
+#endif
+#if defined(__cpp_exceptions) || defined(__CUDACC_RTC__)
+#define FUSEDOPS_ABI_EXCEPTIONS
+#else
+#define FUSEDOPS_ABI_EXCEPTIONS _nothrow
+#endif
+#define FUSEDOPS_ABI_JOIN(a, b, c, d, e, f, g, h, i) v##a##b##c##d##e##f##g##h##i
+#define FUSEDOPS_ABI_OF(...) FUSEDOPS_ABI_JOIN(__VA_ARGS__)
+#define FUSEDOPS_ABI                                                           \
+  FUSEDOPS_ABI_OF(FUSEDOPS_VERSION, FUSEDOPS_ABI_COMPILER, FUSEDOPS_ABI_ARCHS, \
+                  FUSEDOPS_ABI_VECTORS, FUSEDOPS_ABI_FMA, FUSEDOPS_ABI_HALVES, \
+                  FUSEDOPS_ABI_OPENMP, FUSEDOPS_ABI_MATH, FUSEDOPS_ABI_EXCEPTIONS)
+
 #if !defined(__CUDACC_RTC__)
 #include <cstdint>
 #endif
@@ -138,6 +209,8 @@ using std::uint64_t;
 using std::uint8_t;
 #endif
 
+inline namespace FUSEDOPS_ABI {
+
 /// A value in eight bytes: the argument of a generated kernel is a list of 8-byte words.
 template <class T>
 struct alignas(8) Word {
@@ -145,4 +218,5 @@ struct alignas(8) Word {
   FUSEDOPS_HD operator T() const { return value; }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

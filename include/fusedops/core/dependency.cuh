@@ -9,6 +9,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -33,4 +34,5 @@ __device__ __forceinline__ void begin_after_previous(bool releases = true) {
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -70,4 +71,5 @@ FUSEDOPS_HD constexpr bool flag() {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

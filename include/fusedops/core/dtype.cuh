@@ -2,20 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Storage types and their conversion to and from the compute type. With a CUDA compiler half and
-// bfloat16 are CUDA's; a host compiler gets types of this file, whose branch-free conversions
-// vectorize. Rounding is to nearest even.
+// bfloat16 are CUDA's; a host compiler gets types of this file, or CUDA's as well where
+// FUSEDOPS_CUDA_TYPES is defined, so that functions of half have one name in a .cpp and in a .cu.
+// Its conversions are branch-free, and vectorize. Rounding is to nearest even.
 #pragma once
 
 #include <fusedops/core/config.cuh>
 
-#if defined(FUSEDOPS_CUDA)
+#if defined(FUSEDOPS_CUDA) || defined(FUSEDOPS_CUDA_TYPES)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
 
 namespace fusedops {
 
-#if defined(FUSEDOPS_CUDA)
+#if defined(FUSEDOPS_CUDA) || defined(FUSEDOPS_CUDA_TYPES)
 using half = __half;
 using bfloat16 = __nv_bfloat16;
 #else
@@ -34,6 +35,8 @@ struct bfloat16 {
 };
 #endif
 
+inline namespace FUSEDOPS_ABI {
+
 /// The bits of a value as another type of the same size.
 template <class To, class From>
 FUSEDOPS_HD To bit_cast(const From& from) {
@@ -42,7 +45,7 @@ FUSEDOPS_HD To bit_cast(const From& from) {
 #if defined(__CUDACC_RTC__)
   memcpy(&to, &from, sizeof(To));
 #else
-  __builtin_memcpy(&to, &from, sizeof(To));
+  __builtin_memcpy(static_cast<void*>(&to), &from, sizeof(To));
 #endif
   return to;
 }
@@ -77,7 +80,7 @@ struct Convert<bfloat16, float> {
 
 template <>
 struct Convert<float, half> {
-  FUSEDOPS_HD static float apply(half x) { return of_word(x.bits); }
+  FUSEDOPS_HD static float apply(half x) { return of_word(bit_cast<uint16_t>(x)); }
   /// Of the bits in a word.
   FUSEDOPS_HD static float of_word(uint32_t bits) {
     const uint32_t magnitude = (bits & 0x7fffu) << 13;
@@ -106,7 +109,7 @@ struct Convert<half, float> {
 };
 template <>
 struct Convert<float, bfloat16> {
-  FUSEDOPS_HD static float apply(bfloat16 x) { return of_word(x.bits); }
+  FUSEDOPS_HD static float apply(bfloat16 x) { return of_word(bit_cast<uint16_t>(x)); }
   FUSEDOPS_HD static float of_word(uint32_t bits) { return bit_cast<float>(bits << 16); }
 };
 template <>
@@ -118,11 +121,6 @@ struct Convert<bfloat16, float> {
     return bit_cast<bfloat16>(static_cast<uint16_t>(value));
   }
 };
-
-FUSEDOPS_HD half::half(float x) : bits(Convert<half, float>::apply(x).bits) {}
-FUSEDOPS_HD half::operator float() const { return Convert<float, half>::apply(*this); }
-FUSEDOPS_HD bfloat16::bfloat16(float x) : bits(Convert<bfloat16, float>::apply(x).bits) {}
-FUSEDOPS_HD bfloat16::operator float() const { return Convert<float, bfloat16>::apply(*this); }
 
 #endif
 
@@ -151,5 +149,14 @@ template <class To, class From>
 FUSEDOPS_HD To convert(From x) {
   return Convert<To, From>::apply(x);
 }
+
+}  // namespace FUSEDOPS_ABI
+
+#if !defined(FUSEDOPS_CUDA) && !defined(FUSEDOPS_CUDA_TYPES)
+FUSEDOPS_HD half::half(float x) : bits(Convert<half, float>::apply(x).bits) {}
+FUSEDOPS_HD half::operator float() const { return Convert<float, half>::apply(*this); }
+FUSEDOPS_HD bfloat16::bfloat16(float x) : bits(Convert<bfloat16, float>::apply(x).bits) {}
+FUSEDOPS_HD bfloat16::operator float() const { return Convert<float, bfloat16>::apply(*this); }
+#endif
 
 }  // namespace fusedops

@@ -16,6 +16,8 @@ struct float4_e2m1x2 {
   uint8_t bits;
 };
 
+inline namespace FUSEDOPS_ABI {
+
 namespace detail {
 
 FUSEDOPS_HD uint32_t to_four_bits(float x) {
@@ -72,4 +74,5 @@ struct View<float4_e2m1x2, kRank, kColumn, W> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

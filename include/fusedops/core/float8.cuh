@@ -19,6 +19,8 @@ struct float8_e5m2 {
   uint8_t bits;
 };
 
+inline namespace FUSEDOPS_ABI {
+
 namespace detail {
 
 /// To a float of 8 bits with kMantissa bits of mantissa, whose smallest normal number is that of
@@ -133,4 +135,5 @@ struct Convert<double, float8_e5m2> {
   FUSEDOPS_HD static double apply(float8_e5m2 x) { return Convert<float, float8_e5m2>::apply(x); }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

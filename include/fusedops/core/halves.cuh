@@ -10,6 +10,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if !defined(FUSEDOPS_CUDA) && defined(__GNUC__) && !defined(__clang__) && defined(__F16C__)
 
@@ -63,7 +64,7 @@ FUSEDOPS_HD void halves_of_floats(const float (&from)[N], half* to) {
 #else
     const detail::ShortsOfHalves halves = __builtin_ia32_vcvtps2ph256(floats, kToNearestEven);
 #endif
-    __builtin_memcpy(to + i, &halves, sizeof(halves));
+    __builtin_memcpy(static_cast<void*>(to + i), &halves, sizeof(halves));
   }
 }
 
@@ -79,6 +80,12 @@ FUSEDOPS_HD constexpr bool are_halves() {
 
 }  // namespace detail
 
+template <int N>
+void floats_of_halves(const half* from, float (&to)[N]);  // nobody calls these two
+template <int N>
+void halves_of_floats(const float (&from)[N], half* to);
+
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/core/math.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <int kLanes>
 struct Lanes {
@@ -48,4 +49,5 @@ struct Lanes {
 #endif
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

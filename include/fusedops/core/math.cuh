@@ -16,6 +16,7 @@
 #endif
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -304,4 +305,5 @@ FUSEDOPS_HD double reciprocal_sqrt(double x) {
 #endif
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// W elements of T, moved by one access of at most 16 bytes.
 template <class T, int W>
@@ -148,4 +149,5 @@ FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #endif
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

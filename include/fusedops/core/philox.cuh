@@ -10,6 +10,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 FUSEDOPS_HD void multiply_wide(uint32_t a, uint32_t b, uint32_t& high, uint32_t& low) {
 #if defined(FUSEDOPS_ON_DEVICE)
@@ -29,7 +30,7 @@ FUSEDOPS_HD void multiply_wide(uint32_t a, uint32_t b, uint32_t& high, uint32_t&
 /// One word of four counters.
 using FourWords = uint64_t __attribute__((vector_size(32)));
 
-FUSEDOPS_HD void multiply_wide(FourWords a, uint32_t b, FourWords& high, FourWords& low) {
+FUSEDOPS_HD void multiply_wide(const FourWords& a, uint32_t b, FourWords& high, FourWords& low) {
 #if defined(__AVX2__) && !defined(__clang__)
   using Halves =
       int __attribute__((vector_size(32)));  // from the other form GCC does not make vpmuludq
@@ -162,4 +163,5 @@ class SixteenBits {
 #endif
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -22,6 +22,7 @@
 #include <fusedops/core/vector_math.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 namespace pointwise {
 
 #if defined(FUSEDOPS_CUDA)
@@ -308,4 +309,5 @@ FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
 }
 
 }  // namespace pointwise
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -7,6 +7,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// An element is dropped if its sixteen random bits are below this: round(p * 65536), ties to even
 /// as in Python, within 1..65535 for 0 < p < 1; 0 for p <= 0 and NaN, 65536 for p >= 1.
@@ -26,4 +27,5 @@ FUSEDOPS_HD double keep_scale(double p) {
   return dropped < 65536 ? 65536.0 / (65536 - dropped) : 0.0;
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -13,6 +13,7 @@
 #include <fusedops/core/math.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -137,4 +138,5 @@ FUSEDOPS_HD double expm1(double x) { return std::expm1(x); }
 #endif
 
 }  // namespace vector_math
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

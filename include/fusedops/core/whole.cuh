@@ -7,7 +7,9 @@
 
 #include <fusedops/core/config.cuh>
 
-namespace fusedops::whole {
+namespace fusedops {
+inline namespace FUSEDOPS_ABI {
+namespace whole {
 
 /// Beyond every column.
 inline constexpr int64_t kMost = int64_t(9223372036854775807);
@@ -39,4 +41,6 @@ FUSEDOPS_HD int64_t floor_divide(int64_t a, int64_t b) {
 /// What is left of a then; it has the sign of b.
 FUSEDOPS_HD int64_t remainder(int64_t a, int64_t b) { return sub(a, mul(floor_divide(a, b), b)); }
 
-}  // namespace fusedops::whole
+}  // namespace whole
+}  // namespace FUSEDOPS_ABI
+}  // namespace fusedops

@@ -31,6 +31,7 @@
 #include <fusedops/gemm/exchange.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -212,8 +213,8 @@ struct Sm90Functors {
         detail::exchange(pairs);
         FUSEDOPS_UNROLL
         for (int i = 0; i < 8; ++i) {
-          const uint32_t half = pairs[i / 2][0] >> (16 * (i % 2));
-          put(i, bit_cast<Element>(static_cast<uint16_t>(half)));
+          const uint32_t bits = pairs[i / 2][0] >> (16 * (i % 2));
+          put(i, bit_cast<Element>(static_cast<uint16_t>(bits)));
         }
       } else {
         detail::exchange(v);
@@ -233,4 +234,5 @@ struct Sm90Functors {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

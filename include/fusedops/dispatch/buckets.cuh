@@ -11,6 +11,7 @@
 #include <fusedops/row/kernel.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// A number of columns that is known to lie between two at compile time: cols<1, 1024>(n). Fewer
 /// kernels are compiled; a number outside is an error when dispatched.
@@ -176,4 +177,5 @@ auto climb(Ladder<First, Rest...>, int64_t cols, const F& f) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

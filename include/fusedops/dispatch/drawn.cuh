@@ -9,6 +9,7 @@
 #include <fusedops/dispatch/form.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -90,4 +91,5 @@ FUSEDOPS_HD decltype(auto) drawn(const T& side) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/row/operand.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -245,4 +246,5 @@ auto as_declared(const T& given) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

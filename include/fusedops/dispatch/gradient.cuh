@@ -11,6 +11,7 @@
 #if !defined(__CUDACC_RTC__)
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -100,6 +101,7 @@ template <class Compute, class Wanted>
   return Status::kSuccess;
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
 
 #endif  // !__CUDACC_RTC__

@@ -9,6 +9,7 @@
 #include <fusedops/dispatch/slicing.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -213,4 +214,5 @@ struct SumsOf {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/host/gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -63,4 +64,5 @@ Status run_gradient(const Threads& threads, const Call& call) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

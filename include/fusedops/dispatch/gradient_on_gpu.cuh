@@ -8,6 +8,7 @@
 #include <fusedops/row/gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -259,4 +260,5 @@ cudaError_t run_gradient(cudaStream_t stream, const Call& call) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/dispatch/drawn.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -80,4 +81,5 @@ __device__ __forceinline__ void check_on_device(const AsOperand<T>& composed) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

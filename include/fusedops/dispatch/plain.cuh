@@ -15,6 +15,7 @@
 #include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -196,4 +197,5 @@ struct PlainStore {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -12,6 +12,7 @@
 #include <fusedops/host/rows.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -327,4 +328,5 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/row/slices.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -154,4 +155,5 @@ FUSEDOPS_HD auto targets_of(const List<First, Rest...>& all, const Found&... fou
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -17,12 +17,13 @@
 #endif
 
 namespace fusedops {
-
 /// What a dispatch on a CPU returns, as cudaError_t is on a GPU; the values are equal.
 enum class [[nodiscard]] Status {
   kSuccess = 0,
   kInvalidValue = 1,  // rows, columns or workspace out of range
 };
+
+inline namespace FUSEDOPS_ABI {
 
 /// Runs on this many threads of the CPU, the calling one included.
 struct Threads {
@@ -79,6 +80,7 @@ void share(const Threads& threads, int64_t count, const F& f) {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
 
 #endif  // !__CUDACC_RTC__

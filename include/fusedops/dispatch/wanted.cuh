@@ -21,6 +21,7 @@
 #include <fusedops/row/sinks.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The gradient of an operand that `group` neighbouring rows share; the number of rows is a
 /// multiple of `group`.
@@ -134,6 +135,37 @@ FUSEDOPS_HD detail::Wanted<detail::Side::kStore, kFunctor, kOperand, To> in_stor
   return {to};
 }
 
+#if !defined(__CUDACC_RTC__)
+
+/// What gradient_workspace needs to know of gradients, where their targets are not there yet: how many
+/// go to per_column() targets, how many to single() ones, and how many to shared_by() targets, which
+/// `group` neighbouring rows share. Others need no workspace.
+///
+///   gradient_workspace<float>(gradient_sums<2>(), rows, cols, &bytes)  // of gamma and beta
+template <int kPerColumn, int kSingle = 0, int kSharedBy = 0>
+auto gradient_sums(int64_t group = 1) {
+  static_assert(kPerColumn >= 0 && kSingle >= 0 && kSharedBy >= 0,
+                "fusedops: gradient_sums<...> counts gradients of each kind; none is 0");
+  // No functor has the number -1, so a dispatch refuses them.
+  constexpr detail::Side kSide = detail::Side::kStore;
+  float* const none = nullptr;
+  if constexpr (kPerColumn > 0) {
+    const detail::Wanted<kSide, -1, 0, decltype(per_column(none))> one{per_column(none)};
+    return detail::prepended(one, gradient_sums<kPerColumn - 1, kSingle, kSharedBy>(group));
+  } else if constexpr (kSingle > 0) {
+    const detail::Wanted<kSide, -1, 0, decltype(single(none))> one{single(none)};
+    return detail::prepended(one, gradient_sums<0, kSingle - 1, kSharedBy>(group));
+  } else if constexpr (kSharedBy > 0) {
+    using To = SharedBy<Operand<float, Layout<1>>>;
+    const detail::Wanted<kSide, -1, 0, To> one{To{group, {}}};
+    return detail::prepended(one, gradient_sums<0, 0, kSharedBy - 1>(group));
+  } else {
+    return detail::list();
+  }
+}
+
+#endif
+
 /// The gradients of operands that are wanted, none by default.
 template <class... Wanted>
 FUSEDOPS_HD detail::List<Wanted...> gradients(const Wanted&... wanted) {
@@ -142,4 +174,5 @@ FUSEDOPS_HD detail::List<Wanted...> gradients(const Wanted&... wanted) {
   return detail::list(wanted...);
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

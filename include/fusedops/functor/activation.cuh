@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The activations without operands: a value, and a gradient g times the derivative.
 struct Silu {
@@ -152,4 +153,5 @@ struct LeakyRelu {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

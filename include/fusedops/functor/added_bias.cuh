@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Term>
 struct AddedBias {
@@ -26,4 +27,5 @@ struct AddedBias {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

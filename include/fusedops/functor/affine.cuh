@@ -10,6 +10,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// kZeroCentred: gamma is stored as its difference from 1, and the sum is in the compute type.
 template <class Gamma, class Beta, bool kZeroCentred = false>
@@ -71,4 +72,5 @@ struct Affine {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Query: a map from a row to the number of its query.
 template <class Slope, class Query>
@@ -53,4 +54,5 @@ struct Alibi {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

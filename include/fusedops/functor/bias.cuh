@@ -7,6 +7,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Term>
 struct Bias {
@@ -33,4 +34,5 @@ struct Bias {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

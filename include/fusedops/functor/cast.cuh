@@ -7,6 +7,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Storage>
 struct Cast {
@@ -26,4 +27,5 @@ struct Cast {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

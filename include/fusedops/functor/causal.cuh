@@ -8,6 +8,7 @@
 #include <fusedops/functor/columns.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Query: a map from a row to the number of its query.
 template <class Query>
@@ -24,4 +25,5 @@ struct Causal : KeepColumns<Causal<Query>> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

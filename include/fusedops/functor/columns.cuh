@@ -9,6 +9,7 @@
 #include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Derived provides Columns columns(row), and may set kFromStart: each range begins with the first column.
 template <class Derived>
@@ -41,4 +42,5 @@ struct KeepColumns {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -13,6 +13,7 @@
 #include <fusedops/functor/sink.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Functors in the order of their declaration; kFirst is the position of the first.
 template <int kFirst, class... Functors>
@@ -421,4 +422,5 @@ FUSEDOPS_HD auto store(const First& first, const Rest&... rest) {
   return detail::store_from<0>(first, rest...);
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

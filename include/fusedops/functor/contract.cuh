@@ -226,6 +226,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// A half-open range of columns.
 struct Columns {
@@ -411,4 +412,5 @@ FUSEDOPS_HD constexpr bool check_sides() {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// LogicalRow: a map from a row to its number in the dropout contract. kOneARow: all columns of a
 /// row have the draw of column 0.
@@ -119,4 +120,5 @@ struct DropoutFrom {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -16,6 +16,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// How the scale of a block follows from its largest magnitude, `most` being the largest number of the
 /// target's type. kNearest: magnitude / most, in float. kPower: the next power of two from there on
@@ -194,4 +195,5 @@ struct DynamicQuantize {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// kOfValue: the activation is that of v, else that of the gate.
 template <class By, class Function, bool kOfValue>
@@ -52,4 +53,5 @@ struct Gate {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

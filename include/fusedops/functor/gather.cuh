@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The gradient of the table has the index's place, an element for each of the index: who asks for
 /// it adds up those of equal indices. The dispatch of C++ projects cannot, so it has none there.
@@ -48,4 +49,5 @@ struct Gather {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

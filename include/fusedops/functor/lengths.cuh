@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Length>
 struct Lengths : KeepColumns<Lengths<Length>> {
@@ -23,4 +24,5 @@ struct Lengths : KeepColumns<Lengths<Length>> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

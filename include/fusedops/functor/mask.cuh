@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// What a flag is read into: on a CPU as wide as a float, so that both make vectors of one size.
 #if defined(FUSEDOPS_CUDA)
@@ -39,4 +40,5 @@ struct Mask {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/core/math.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -58,4 +59,5 @@ struct FiniteForInfinity {
                             Sink&) const {}
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

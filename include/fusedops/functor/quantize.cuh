@@ -10,6 +10,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Amax: a view of float, one value for all rows or one for each; or Absent.
 template <class Factor, class Amax = Absent>
@@ -56,4 +57,5 @@ struct Quantize {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -8,6 +8,7 @@
 #include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -82,4 +83,5 @@ FUSEDOPS_HD constexpr auto refuse_constructors() {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -12,6 +12,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Skip, class Alpha>
 struct Residual {
@@ -98,4 +99,5 @@ struct SavedResidual {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

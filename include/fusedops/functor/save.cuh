@@ -10,6 +10,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Upstream: the incoming gradient of the stream, or Absent.
 template <class Stream, class Upstream = Absent>
@@ -66,4 +67,5 @@ struct Save {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -7,6 +7,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Factor>
 struct Scale {
@@ -40,4 +41,5 @@ struct Scale {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -50,4 +51,5 @@ struct Segments {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

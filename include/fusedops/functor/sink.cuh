@@ -8,6 +8,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Forwards the operand gradients of functor number kFunctor to the kernel's sink.
 template <int kFunctor, class Sink>
@@ -61,4 +62,5 @@ struct UnmaskedSink {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

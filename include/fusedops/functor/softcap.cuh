@@ -8,6 +8,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Cap>
 struct Softcap {
@@ -37,8 +38,8 @@ struct Softcap {
       const Compute share = share_of(in[i], limit[i]);
       // 1 - tanh^2 by the exponential: the difference would lose its digits where tanh is near 1.
       const Compute decay = pointwise::exp(Compute(-2) * pointwise::fabs(share));
-      const Compute half = reciprocal_estimate(Compute(1) + decay);
-      const Compute slope = Compute(4) * decay * (half * half);
+      const Compute logistic = reciprocal_estimate(Compute(1) + decay);
+      const Compute slope = Compute(4) * decay * (logistic * logistic);
       of_cap[i] = g[i] * of_limit(share, slope);
       g[i] *= slope;
     }
@@ -68,4 +69,5 @@ struct Softcap {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

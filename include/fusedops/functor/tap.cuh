@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Target: the tensor; Unread in the backward pass, where nothing is written. Upstream: the incoming
 /// gradient of the tensor, or Absent.
@@ -41,4 +42,5 @@ struct Tap {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -8,6 +8,7 @@
 #include <fusedops/functor/columns.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Query: a map from a row to the number of its query.
 template <class Query>
@@ -26,4 +27,5 @@ struct Window : KeepColumns<Window<Query>> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

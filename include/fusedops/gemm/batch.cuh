@@ -9,6 +9,7 @@
 #include <fusedops/gemm/tile_order.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -91,4 +92,5 @@ struct BatchedOrder {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

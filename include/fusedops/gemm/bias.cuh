@@ -12,6 +12,7 @@
 #include <fusedops/gemm/products.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -103,4 +104,5 @@ __device__ __forceinline__ auto bias_of(const Forward<StoreT>& epilogue) {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/row/ahead.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -139,4 +140,5 @@ struct Forward {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -43,4 +44,5 @@ __device__ __forceinline__ void exchange(Item (&items)[4][kItems]) {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/gemm/products.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -95,4 +96,5 @@ struct Handover {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

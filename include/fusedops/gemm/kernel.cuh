@@ -18,6 +18,7 @@
 #include <fusedops/gemm/producer.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -152,8 +153,8 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     if (ends) t += clusters;
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += 2) {
-      unrolled<2>([&](auto half) {
-        constexpr int kHalf = decltype(half)::value;
+      unrolled<2>([&](auto parity) {
+        constexpr int kHalf = decltype(parity)::value;
         const int now = (step + kHalf) * kPacks;
         const bool last = kHalf == 1 && step + 2 == kSteps;
         if (last) {
@@ -241,4 +242,5 @@ __device__ __forceinline__ void batched_product_kernel(const TensorMap& x, const
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

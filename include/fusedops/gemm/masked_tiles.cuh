@@ -9,6 +9,7 @@
 #include <fusedops/gemm/batch.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -93,4 +94,5 @@ struct MaskedTiles {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

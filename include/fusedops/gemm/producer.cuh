@@ -7,6 +7,7 @@
 #include <fusedops/gemm/pipeline.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -38,4 +39,5 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

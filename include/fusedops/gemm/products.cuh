@@ -7,6 +7,7 @@
 #include <fusedops/gemm/pipeline.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -109,4 +110,5 @@ __device__ __forceinline__ void from_pair(uint32_t pair, float& first, float& se
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

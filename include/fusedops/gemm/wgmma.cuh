@@ -11,6 +11,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -107,4 +108,5 @@ __device__ __forceinline__ void wgmma(float (&sum)[64], uint64_t a, uint64_t b, 
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -12,6 +12,7 @@
 #if !defined(__CUDACC_RTC__)
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 namespace exported {
 
 /// Writes an 8-byte word, or its lower half where the value has four bytes.
@@ -160,6 +161,7 @@ inline cudaError_t launch(const void* kernel, int64_t grid, unsigned block, unsi
 #endif  // __CUDACC__
 
 }  // namespace exported
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
 
 #endif  // __CUDACC_RTC__

@@ -9,6 +9,7 @@
 #include <fusedops/row/fetch.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -221,4 +222,5 @@ FUSEDOPS_HD void store_any_host_tile(Tile& tile, StoreT& store, const Row& row, 
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -8,6 +8,7 @@
 #include <fusedops/host/fetch.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -95,4 +96,5 @@ FUSEDOPS_HD constexpr bool operator_alone() {
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/host/through.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -181,4 +182,5 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/host/through.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -195,4 +196,5 @@ inline void host_gradient_in_place(const Op& op, const LoadT& load, const Upstre
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

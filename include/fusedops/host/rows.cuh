@@ -16,6 +16,7 @@
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Storage: InRegisters keeps the row, Streamed reads it twice. kColumns_: the most columns of a row
 /// that is kept; any number is streamed. Up to kShort columns a row is one tile of that size. kApart: as in
@@ -237,4 +238,5 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/host/through.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -104,4 +105,5 @@ inline void host_short_gradient(const Op& op, const LoadT& load, const Upstream&
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

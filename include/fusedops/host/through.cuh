@@ -10,6 +10,7 @@
 #include <fusedops/row/through.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -240,4 +241,5 @@ FUSEDOPS_HD void host_through_load(const Tile& result, const Tile& gradient, con
                                                 load, to, row, col, sinks, lane, visit);
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/core/lanes.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -19,10 +20,10 @@ FUSEDOPS_HD Compute folded(Compute (&partial)[N], F f) {
   if constexpr (N == 1) {
     return partial[0];
   } else {
-    Compute half[N / 2];
+    Compute joined[N / 2];
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N / 2; ++i) half[i] = f(partial[i], partial[i + N / 2]);
-    return folded(half, f);
+    for (int i = 0; i < N / 2; ++i) joined[i] = f(partial[i], partial[i + N / 2]);
+    return folded(joined, f);
   }
 }
 
@@ -143,4 +144,5 @@ struct HostTile {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

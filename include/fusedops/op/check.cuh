@@ -11,6 +11,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -285,4 +286,5 @@ inline constexpr bool is_operator_gradient_v =
     (!detail::flag<false, detail::HasMaskedFlag, Op>() ||
      detail::detected<detail::MaskedCalls, Op>());
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

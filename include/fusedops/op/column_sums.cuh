@@ -10,6 +10,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The partial sums of one gradient: for each of the `groups` rows of the result, `parts` rows of
 /// `cols` columns, one after another.
@@ -249,4 +250,5 @@ inline void all_column_sums(int64_t number, const First& first, const Rest&... r
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

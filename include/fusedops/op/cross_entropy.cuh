@@ -26,6 +26,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -209,4 +210,5 @@ struct CrossEntropy {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -17,6 +17,7 @@
 #include <fusedops/op/cross_entropy.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The parameters are those of CrossEntropy, and the operands with the gradients of the statistics.
 template <class Compute_, int64_t kIgnore, bool kSmooths, bool kZ, bool kEntropy, class Target,
@@ -118,4 +119,5 @@ struct CrossEntropyGradient {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

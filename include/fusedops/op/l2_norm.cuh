@@ -12,6 +12,7 @@
 #include <fusedops/op/sum_of_squares.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Compute_>
 struct L2Norm : SumOfSquares<Compute_> {
@@ -46,4 +47,5 @@ struct L2Norm : SumOfSquares<Compute_> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

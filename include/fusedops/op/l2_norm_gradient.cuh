@@ -8,6 +8,7 @@
 #include <fusedops/op/sum_of_squares.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Compute_>
 struct L2NormGradient : SumOfSquaresGradient<Compute_> {
@@ -28,4 +29,5 @@ struct L2NormGradient : SumOfSquaresGradient<Compute_> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -13,6 +13,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Compute_, bool kMasked>
 struct Map {
@@ -93,4 +94,5 @@ struct MapGradient {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -14,6 +14,7 @@
 #include <fusedops/op/norm.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -161,4 +162,5 @@ struct MaskedL2Norm : L2Norm<Compute_> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

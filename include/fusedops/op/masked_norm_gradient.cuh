@@ -11,6 +11,7 @@
 #include <fusedops/op/norm_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -83,4 +84,5 @@ struct MaskedL2NormGradient : L2NormGradient<Compute_>, detail::MaskedInNorm<Com
   using Masked::padding_value;
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -17,6 +17,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -170,4 +171,5 @@ struct RmsNorm : SumOfSquares<Compute_> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

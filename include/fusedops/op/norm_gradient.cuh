@@ -12,6 +12,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Compute_>
 struct LayerNormGradient {
@@ -79,4 +80,5 @@ struct RmsNormGradient : SumOfSquaresGradient<Compute_> {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

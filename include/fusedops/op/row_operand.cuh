@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The type of a row operand that a declaration does not have. It occupies no word of an argument.
 struct NoOperand {};
@@ -61,4 +62,5 @@ FUSEDOPS_HD void add_row_gradients(const Finish& finish, Sinks& sinks, const Lan
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -17,6 +17,7 @@
 #include <fusedops/op/cross_entropy_gradient.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 template <class Compute_, bool kSmooths, bool kZ, bool kEntropy, class Target>
 struct SoftCrossEntropy : CrossEntropy<Compute_, 0, kSmooths, kZ, kEntropy, Target> {
@@ -158,4 +159,5 @@ struct SoftCrossEntropyGradient : CrossEntropyGradient<Compute_, 0, kSmooths, kZ
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

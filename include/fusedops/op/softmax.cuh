@@ -18,6 +18,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -169,4 +170,5 @@ struct Softmax {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -14,6 +14,7 @@
 #include <fusedops/op/softmax.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// OfLse: the operand that holds the gradient of lse, if lse is an output.
 template <class Compute_, bool kLog, bool kEmptyIsNan, bool kLse = false, class Sink = NoOperand,
@@ -141,4 +142,5 @@ struct FromResult : Of {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Derived adds Finish and finish().
 template <class Compute_>
@@ -74,4 +75,5 @@ struct SumOfSquaresGradient {
   };
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

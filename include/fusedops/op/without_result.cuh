@@ -9,6 +9,7 @@
 #include <fusedops/row/fetch.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -70,4 +71,5 @@ FUSEDOPS_HD typename Op::Finish finish_row(const Op& op, const typename Op::Part
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

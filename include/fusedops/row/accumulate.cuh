@@ -9,6 +9,7 @@
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -41,4 +42,5 @@ struct Accumulated {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -13,6 +13,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -93,4 +94,5 @@ struct ReadsAhead<AheadRow<Index, kIssues, kOfShared>> {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -13,6 +13,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The rows of a forward pass: each is a slice.
 struct SingleRows {
@@ -97,4 +98,5 @@ __device__ __forceinline__ void begin_with_rows(const Arguments& arguments, cons
 
 #endif
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

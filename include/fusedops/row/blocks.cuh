@@ -11,6 +11,7 @@
 #include <fusedops/row/fetch.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -185,4 +186,5 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

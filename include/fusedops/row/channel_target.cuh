@@ -13,6 +13,7 @@
 #include <fusedops/row/target.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Writes `pieces` sums for each row, over kColumns columns each; kColumns is a power of two to
 /// which all packs are aligned. On a CPU kColumns is kAnyWidth, and a piece consists of all
@@ -93,4 +94,5 @@ struct ByChannel {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

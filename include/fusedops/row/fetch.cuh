@@ -9,6 +9,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// A pack's width as a type.
 template <int kWidth>
@@ -184,4 +185,5 @@ FUSEDOPS_HD void store_tile(Tile& tile, StoreT& store, const Row& row, int64_t c
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/row/row_lane.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -228,4 +229,5 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// One row: its number in processing order and its coordinates, outermost first.
 template <int kRank, class Coordinate = uint32_t>
@@ -218,4 +219,5 @@ struct PartRowMap {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

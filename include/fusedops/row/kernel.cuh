@@ -21,6 +21,7 @@
 #include <fusedops/row/storage.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The chunks of a row that a block processes.
 struct Share {
@@ -281,4 +282,5 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

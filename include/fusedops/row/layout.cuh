@@ -15,6 +15,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -127,4 +128,5 @@ FUSEDOPS_HD Layout<kDims - 1> broadcast_layout(const int64_t (&shape)[kDims],
   return layout(shape, strides);
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/kernel.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -68,4 +69,5 @@ __device__ __forceinline__ void map_kernel(const Op& op, const LoadT& load, Stor
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -20,6 +20,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -185,7 +186,8 @@ FUSEDOPS_HD int widest(const T* data, const Strides& strides) {
   return strides.allows(1) ? width : 0;  // packs on a host need no alignment
 #endif
   while (width > 0 &&
-         (reinterpret_cast<uint64_t>(data) % (width * sizeof(T)) != 0 || !strides.allows(width))) {
+         (reinterpret_cast<uint64_t>(data) % (static_cast<uint64_t>(width) * sizeof(T)) != 0 ||
+          !strides.allows(width))) {
     width /= 2;
   }
   return width;
@@ -236,4 +238,5 @@ FUSEDOPS_HD auto accumulate(const To& target) {
   return Accumulated<To>{target};
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -8,6 +8,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Along a dimension of the rows: one number for all columns.
 template <int kRank>
@@ -87,4 +88,5 @@ FUSEDOPS_HD int64_t number_of_row(const Operand& operand, const Row& row) {
   }
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Division on a host, for rows of any length: it is seldom, since a host's packs are wide.
 struct HostDivider {
@@ -93,4 +94,5 @@ struct RepeatedView {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/staging.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -178,4 +179,5 @@ __device__ __forceinline__ auto ring_of(const LoadT& load, const Upstream& upstr
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -11,6 +11,7 @@
 #include <fusedops/row/through.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 #if defined(FUSEDOPS_CUDA)
 
@@ -166,4 +167,5 @@ struct RowLane {
 
 #endif  // FUSEDOPS_CUDA
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

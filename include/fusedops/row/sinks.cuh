@@ -10,6 +10,7 @@
 #include <fusedops/row/target.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// References to the targets of the operand gradients of a LOAD or a STORE.
 template <class... Targets_>
@@ -89,4 +90,5 @@ struct PackSink {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

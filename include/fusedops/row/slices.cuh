@@ -9,6 +9,7 @@
 #include <fusedops/core/config.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// Rows from `begin` to `end`, which may be none.
 struct RowRange {
@@ -63,4 +64,5 @@ struct Visit {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -91,4 +92,5 @@ struct Kept {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -10,6 +10,7 @@
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// In registers: a block's share of the row is one tile.
 struct InRegisters {
@@ -89,4 +90,5 @@ using ApartFlag = Flag<Storage::kApart>;
 
 }  // namespace detail
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

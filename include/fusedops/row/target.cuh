@@ -15,6 +15,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The number of the functor for an operand of the operator itself.
 inline constexpr int kOfOperator = -1;
@@ -250,10 +251,10 @@ FUSEDOPS_HD Compute pairwise_sum(const Compute (&values)[N]) {
   if constexpr (N == 1) {
     return values[0];
   } else {
-    Compute half[N / 2];
+    Compute sums[N / 2];
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N / 2; ++i) half[i] = values[i] + values[i + N / 2];
-    return pairwise_sum(half);
+    for (int i = 0; i < N / 2; ++i) sums[i] = values[i] + values[i + N / 2];
+    return pairwise_sum(sums);
   }
 }
 
@@ -308,4 +309,5 @@ struct ByRow {
 template <int kOperand, class View, bool kPartial, class Compute>
 using OfRow = ByRow<kOfOperator, kOperand, View, kPartial, Compute>;
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -12,6 +12,7 @@
 #include <fusedops/row/sinks.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
@@ -220,4 +221,5 @@ FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& 
   });
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

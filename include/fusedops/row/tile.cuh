@@ -9,6 +9,7 @@
 #include <fusedops/core/lanes.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// kSpan: columns that a group of lanes covers with one pack each. kExact: every pack is complete.
 /// kFull: the number of packs that are complete in every thread and row. kPieces: whether the end
@@ -217,4 +218,5 @@ struct Tile {
 #endif
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

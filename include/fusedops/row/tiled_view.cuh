@@ -9,6 +9,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// `rows` gives the number of a row, and `tiles` how many of them 128 rows have.
 template <class T, int kRank>
@@ -34,4 +35,5 @@ FUSEDOPS_HD TiledView<T, 1> tiled(T* data, int64_t blocks) {
   return {data, {{1}}, (blocks + 3) / 4};
 }
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -15,6 +15,7 @@
 #include <fusedops/row/index.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// The memory layout of the columns of an operand.
 enum class Column { kBroadcast, kContiguous, kStrided };
@@ -281,19 +282,20 @@ struct View {
             words.at[i] = four_of<T>(value[at], value[at + 1], value[at + 2], value[at + 3]);
           }
           fusedops::write<kStep / 4>(reinterpret_cast<uint32_t*>(base + col + j * kStep), words);
-          continue;
-        }
+        } else
 #endif
-        Pack<T, kStep> pack;
-        FUSEDOPS_UNROLL
-        for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j * kStep + i]);
+        {
+          Pack<T, kStep> pack;
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kStep; ++i) pack.at[i] = convert<T>(value[j * kStep + i]);
 #if defined(FUSEDOPS_ON_DEVICE)
-        if constexpr (sizeof(pack) == 16 && detail::is_near<Row>()) {
-          write_aligned(base + col + j * kStep, pack);
-          continue;
-        }
+          if constexpr (sizeof(pack) == 16 && detail::is_near<Row>()) {
+            write_aligned(base + col + j * kStep, pack);
+            continue;
+          }
 #endif
-        fusedops::write<kStep>(base + col + j * kStep, pack);
+          fusedops::write<kStep>(base + col + j * kStep, pack);
+        }
       }
     } else {
       FUSEDOPS_VECTOR
@@ -388,4 +390,5 @@ struct Value {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -167,8 +167,10 @@ def export(
         _head(own, op, target, passes),
         f"#pragma once\n\n{head}{text.parts(passes)}\n",
         *(text.kernels(own, one, *kernel) for one in passes),
+        "inline namespace FUSEDOPS_ABI {  // core/config.cuh says why\n",
         *(_workspace(own, one) for one in passes if one.kind == "backward"),
         *(functions(own, one) for one in passes),
+        "}  // namespace FUSEDOPS_ABI\n",
     ]
     result = Exported(own, "\n".join(sections), command(target), _parameters(own, passes, gpu))
     if path is not None:
