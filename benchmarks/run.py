@@ -24,6 +24,8 @@ Parts (all that this machine can run, unless some are named):
                              steps, beside torch's grouped_mm, eager and compiled
     dynamic_quantize   GPU   results of 8 bits whose scales the kernel finds: percent of the
                              ceiling, beside torch.compile
+    rotary             GPU   rotations of queries and keys, with their norm and alone, forward,
+                             backward and in place, beside torch eager and torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     losses             GPU   cross entropy at sizes of language models, beside torch eager,
@@ -80,6 +82,7 @@ import models
 import points
 import product_errors
 import results
+import rotary
 import scores
 import sharded
 import summary
@@ -115,6 +118,7 @@ GPU_PARTS: dict[str, Part] = {
     "scores": scores.measured,
     "grouped": grouped.measured,
     "dynamic_quantize": whole(dynamic_quantize.measured),
+    "rotary": whole(rotary.measured),
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
     "losses": losses.measured,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -85,7 +86,18 @@ Reason read_operand(Call* call, const Slot& slot, PyObject* object, Value* value
   return read_tensor(call, object, value);
 }
 
-Reason read_out(Call* call, size_t num_slots) {
+// Whether two tensors are the same elements in the same order.
+bool is_same(const View& one, const View& other) {
+  const auto equal = [&](const auto& numbers) {
+    return std::equal(numbers(one), numbers(one) + one.ndim, numbers(other));
+  };
+  return one.data == other.data && one.ndim == other.ndim && one.dtype.code == other.dtype.code &&
+         one.dtype.bits == other.dtype.bits && equal([](const View& of) { return of.shape; }) &&
+         equal([](const View& of) { return of.strides; });
+}
+
+// in_place: whether an output may be x.
+Reason read_out(Call* call, size_t num_slots, bool in_place) {
   const Arguments& arguments = call->arguments;
   for (int i = 0; i < arguments.num_out; ++i) {
     Value& value = call->out[i];
@@ -98,6 +110,7 @@ Reason read_out(Call* call, size_t num_slots) {
     if (const Reason reason = check_self_overlap(value.view)) return reason;
     for (size_t s = 0; s <= num_slots; ++s) {
       if (call->values[s].kind != Value::kTensor) continue;
+      if (s == 0 && in_place && is_same(value.view, call->values[0].view)) continue;
       if (check_overlap(value.view, call->values[s].view)) return kOverlap;
     }
     for (int j = 0; j < i; ++j) {
@@ -134,7 +147,7 @@ Reason read(const State& state, PyObject* const* values, PyObject* keywords, Cal
         read_operand(call, state.slots[i], arguments.slots[i + 1], &call->values[i + 1]);
     if (reason) return reason;
   }
-  return read_out(call, state.slots.size());
+  return read_out(call, state.slots.size(), state.in_place);
 }
 
 // The tensors that a call gives by position: x, or a tuple where there are several.

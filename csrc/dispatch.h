@@ -27,6 +27,7 @@ struct State {
   py::object label;   // the str that names a call in a profiler's trace, or null
   size_t inputs = 1;  // the tensors that a call gives by position
   bool delegates = false;
+  bool in_place = false;
   PlanTable plans;
 };
 

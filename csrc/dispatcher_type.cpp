@@ -42,7 +42,7 @@ py::object null_if_none(const py::handle object) {
 
 void fill(State* state, const char* name, const py::handle slots, const py::handle slow,
           const py::handle draw, const py::handle result, const py::handle grad,
-          const py::handle label, int inputs, bool delegates) {
+          const py::handle label, int inputs, bool delegates, bool in_place) {
   std::vector<Slot> read;
   for (const py::handle item : slots) {
     const auto [slot, flags] = item.cast<std::pair<py::str, int>>();
@@ -78,23 +78,25 @@ void fill(State* state, const char* name, const py::handle slots, const py::hand
   state->slow = py::reinterpret_borrow<py::object>(slow);
   state->inputs = static_cast<size_t>(inputs);
   state->delegates = delegates;
+  state->in_place = in_place;
   state->plans.clear();
 }
 
 int init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "slots", "slow",   "draw",      "result",
-                                "grad", "label", "inputs", "delegates", nullptr};
+  static const char* names[] = {"name",  "slots",  "slow",      "draw",     "result", "grad",
+                                "label", "inputs", "delegates", "in_place", nullptr};
   const char* name = nullptr;
   PyObject *slots = nullptr, *slow = nullptr, *draw = nullptr;
   PyObject *result = Py_None, *grad = Py_None, *label = Py_None;
-  int inputs = 1, delegates = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OOO$ip:Dispatcher",
+  int inputs = 1, delegates = 0, in_place = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "sOOO|OOO$ipp:Dispatcher",
                                    const_cast<char**>(names), &name, &slots, &slow, &draw, &result,
-                                   &grad, &label, &inputs, &delegates)) {
+                                   &grad, &label, &inputs, &delegates, &in_place)) {
     return -1;
   }
   try {
-    fill(cast(object)->state, name, slots, slow, draw, result, grad, label, inputs, delegates);
+    fill(cast(object)->state, name, slots, slow, draw, result, grad, label, inputs, delegates,
+         in_place);
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();

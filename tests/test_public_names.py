@@ -47,7 +47,7 @@ def test_type_checkers_see_them(tmp_path):
 
 def test_every_functor_has_references_by_hand():
     elsewhere = {"Quantize"}  # y has 8 bits and no gradient: tests/test_quantize.py
-    elsewhere |= {"GELU", "SiLU", "ReLU", "SquaredReLU", "Sigmoid", "Tanh", "LeakyReLU"}
+    elsewhere |= {"GELU", "SiLU", "ReLU", "SquaredReLU", "Sigmoid", "Tanh", "LeakyReLU", "Rotate"}
     assert {step.functor for step in STEPS.values()} | elsewhere == {*shipped.__all__}
     assert all(step.examples for step in STEPS.values())
 

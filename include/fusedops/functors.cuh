@@ -49,6 +49,7 @@
 #include <fusedops/functor/mask.cuh>
 #include <fusedops/functor/quantize.cuh>
 #include <fusedops/functor/residual.cuh>
+#include <fusedops/functor/rotate.cuh>
 #include <fusedops/functor/save.cuh>
 #include <fusedops/functor/scale.cuh>
 #include <fusedops/functor/segments.cuh>

@@ -159,6 +159,7 @@ class Dispatcher:
         delegates: Whether the dtype to which autocast casts, and which tensors require grad in grad
             mode, are parts of the key. `slow` then chooses what runs such calls; no plan may run a
             call that needs gradients.
+        in_place: Whether ``out=`` may be x itself, the same elements in the same order.
 
     A call's ``generator=`` may also be the draw itself, ``(seed, offset)``, two ints of 64 bits, or
     a tensor of two int64 on x's device, which kernels read when they run: no `draw` is called then.
@@ -176,6 +177,7 @@ class Dispatcher:
         *,
         inputs: int = 1,
         delegates: bool = False,
+        in_place: bool = False,
     ) -> None: ...
     def __call__(self, x: torch.Tensor, /, *further: Any, **keywords: Any) -> Any: ...
     def of_lists(self, names: tuple[str, ...], x: torch.Tensor, /, *values: Sequence[Any]) -> Any:

@@ -75,6 +75,7 @@ class _ChannelNorm(LayerNorm):
         per_channel: The names of operands of which a 1-d tensor has a number for each channel.
     """
 
+    pairs = False
     #: Whether a row has several channels, so that no mask of positions fits it.
     together = True
     #: The fewest dimensions of x, and its shape in words.

@@ -58,6 +58,7 @@ class Map(RowOp):
     kept = 0
     reduces = False
     masks = True
+    pairs = True
 
     def __init__(self, load: Iterable[Functor] = (), store: Iterable[Functor] = ()) -> None:
         super().__init__(load, store)

@@ -85,7 +85,8 @@ class RowOp(Runnable):
         drawing = functools.partial(draw, op=name)
         several = self.result_type if len(self.outputs) > 1 else None  # made before tracers ask
         slow = (self._slow, drawing, several, self._differentiate)
-        _runtime.Dispatcher.__init__(self, name, self._kinds, *slow, self.label)
+        in_place = self.pair is not None
+        _runtime.Dispatcher.__init__(self, name, self._kinds, *slow, self.label, in_place=in_place)
         self.trained = _runtime.Dispatcher(
             name, self._kinds, self._slow_trained, drawing, tuple, label=self.label
         )
@@ -135,7 +136,8 @@ class RowOp(Runnable):
           computes in float64 if x or y is float64, else in float32.
         - out (tensor, or a sequence of one tensor for each output; default: new tensors): The
           tensors to write to, of the outputs' shapes and dtypes, which overlap neither an input nor
-          each other. Calls that need gradients do not take it.
+          each other; y of an op with a `Rotate` may be x itself. Calls that need gradients do not
+          take it.
         - training (bool; default: True): False leaves every dropout out.
         - generator (torch.Generator on x's device, a pair (seed, offset) of ints, or an int64
           tensor of shape (2,) on x's device that holds seed and offset; default: the device's

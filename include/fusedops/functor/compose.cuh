@@ -15,6 +15,44 @@
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
 
+/// A pack's width as a type.
+template <int kWidth>
+struct Width {
+  static constexpr int value = kWidth;
+};
+
+namespace detail {
+
+template <class F>
+using NeighboursFlag = Flag<F::kNeighbours>;
+template <class F>
+FUSEDOPS_HD constexpr bool has_neighbours() {
+  return flag<false, NeighboursFlag, F>();
+}
+
+/// Calls f(width, i, at) for the pieces of a pack, from its element i on, whose partners lie together:
+/// in the piece itself, or from column `at` on.
+template <int N, class Pair, class F>
+FUSEDOPS_HD void each_pair(const Pair& pair, int64_t col, const F& f) {
+  constexpr int M = Pair::kPairWidth < N ? Pair::kPairWidth : N;
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < N; i += M) f(Width<M>{}, i, pair.partner(col + i));
+}
+
+template <int N, class Compute>
+FUSEDOPS_HD void swap_neighbours(Compute (&to)[N], const Compute (&from)[N]) {
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) to[i] = from[i ^ 1];
+}
+
+/// Discards the gradients of operands.
+struct NoSink {
+  template <int kFunctor, int kOperand, int N, class Compute, class Row>
+  FUSEDOPS_HD void add(const Compute (&)[N], const Row&, int64_t) const {}
+};
+
+}  // namespace detail
+
 /// Functors in the order of their declaration; kFirst is the position of the first.
 template <int kFirst, class... Functors>
 struct Chain {
@@ -27,6 +65,8 @@ struct Chain {
   static constexpr bool kSkips = false;
   static constexpr bool kEnds = false;
   static constexpr int kBlock = kNoBlock;
+  static constexpr bool kPairs = false;
+  static constexpr bool kNeighbours = false;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
@@ -87,6 +127,15 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kSkips =
       detail::has_any<F, RowIndex<1>>() || Chain<kFirst + 1, Rest...>::kSkips;
   static constexpr bool kEnds = detail::ends<F>() || Chain<kFirst + 1, Rest...>::kEnds;
+  static constexpr bool kPairsHere = detail::pairs<F>();
+  static constexpr bool kPairs = kPairsHere || Chain<kFirst + 1, Rest...>::kPairs;
+  static constexpr bool kNeighbours =
+      detail::has_neighbours<F>() || Chain<kFirst + 1, Rest...>::kNeighbours;
+  static_assert(!kPairsHere || !Chain<kFirst + 1, Rest...>::kPairs,
+                "fusedops: two functors that read a partner column: a declaration has one at most");
+  static_assert(!kPairs || (!kMasks && !kSaves),
+                "fusedops: a functor that reads a partner column stands beside no masks and no "
+                "saved streams");
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&v)[N], const Row& row, int64_t col) const {
@@ -98,6 +147,10 @@ struct Chain<kFirst, F, Rest...> {
         !kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
         "fusedops: not a functor of blocks: kBlock asks for measure(v), operator()(v, row, "
         "col, largest) and keep(row, block, largest) (see fusedops/functor/contract.cuh)");
+    static_assert(!kPairsHere,
+                  "fusedops: a functor that reads a partner column cannot stand here: kernels of "
+                  "row ops made by the Python package call it, other dispatches and products do "
+                  "not");
     if constexpr (!detail::masks<F>() && !kBlockHere) first(v, detail::row_for<F>(row), col);
     rest.values(v, row, col);
   }
@@ -130,6 +183,30 @@ struct Chain<kFirst, F, Rest...> {
   FUSEDOPS_HD void masks(Compute (&v)[N], const Row& row, int64_t col) const {
     if constexpr (detail::masks<F>()) first(v, detail::row_for<F>(row), col);
     rest.masks(v, row, col);
+  }
+  /// The functor that reads a partner column.
+  FUSEDOPS_HD const auto& pair() const {
+    if constexpr (kPairsHere) {
+      return first;
+    } else {
+      return rest.pair();
+    }
+  }
+  /// The values of a pack with a functor that reads its partners, which lie from column `at` on and
+  /// whose values on entry are `w`; where they lie in the pack, `w` is not read.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void paired(Compute (&v)[N], Compute (&w)[N], const Row& row, int64_t col,
+                          int64_t at) const {
+    constexpr bool kWithin = kNeighbours && N > 1;
+    if constexpr (kPairsHere) {
+      if constexpr (kWithin) detail::swap_neighbours(w, v);
+      first.paired(v, w, detail::row_for<F>(row), col);
+      rest.values(v, row, col);
+    } else {
+      first(v, detail::row_for<F>(row), col);
+      if constexpr (!kWithin) first(w, detail::row_for<F>(row), at);
+      rest.paired(v, w, row, col, at);
+    }
   }
   /// Recomputes the values from the last saved stream on.
   template <int N, class Compute, class Row>
@@ -223,6 +300,42 @@ struct Chain<kFirst, F, Rest...> {
       }
     }
   }
+
+  /// The same with a functor that reads partners: `w` and `of_partner` are v and g at the partners,
+  /// from column `at` on; where these lie in the pack, neither is read.
+  template <int N, class Compute, class Row, class Sink, class Masked>
+  FUSEDOPS_HD void paired_backward(Compute (&g)[N], Compute (&of_partner)[N], Compute (&v)[N],
+                                   Compute (&w)[N], const Row& row, int64_t col, int64_t at,
+                                   Sink& sink, const Masked& masked) const {
+    constexpr bool kWithin = kNeighbours && N > 1;
+    Compute seen[N], other[N];
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) seen[i] = v[i];
+    SinkAt<kFirst, Sink> mine{sink};
+    if constexpr (kPairsHere) {
+      if constexpr (kWithin) {
+        detail::swap_neighbours(other, v);
+      } else {
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < N; ++i) other[i] = w[i];
+      }
+      first.paired(v, other, detail::row_for<F>(row), col);
+      rest.backward(g, v, row, col, sink, masked);
+      if constexpr (kWithin) {
+        detail::swap_neighbours(of_partner, g);
+      } else {
+        detail::NoSink none;
+        first.paired(w, seen, detail::row_for<F>(row), at);
+        rest.backward(of_partner, w, row, at, none, masked);
+      }
+      first.paired_backward(g, of_partner, seen, other, detail::row_for<F>(row), col, mine);
+    } else {
+      first(v, detail::row_for<F>(row), col);
+      if constexpr (!kWithin) first(w, detail::row_for<F>(row), at);
+      rest.paired_backward(g, of_partner, v, w, row, col, at, sink, masked);
+      first.backward(g, seen, detail::row_for<F>(row), col, mine);
+    }
+  }
 };
 
 /// A composed LOAD.
@@ -242,6 +355,7 @@ struct Load {
   static constexpr bool kBounds = Chain<0, Functors...>::kBounds && !kSaves;
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
   static constexpr bool kMasksBounds = Chain<0, Functors...>::kMasksBounds;
+  static constexpr bool kPairs = Chain<0, Functors...>::kPairs;
 
   /// The same functors with another source.
   template <class Other>
@@ -250,10 +364,21 @@ struct Load {
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void load(Compute* dst, const Row& row, int64_t col) const {
-    Compute(&v)[N] = *reinterpret_cast<Compute(*)[N]>(dst);
-    source.read(v, row, col);
-    chain.values(v, row, col);
-    chain.masks(v, row, col);
+    if constexpr (kPairs) {
+      detail::each_pair<N>(chain.pair(), col, [&](auto width, int i, int64_t at) {
+        constexpr int M = decltype(width)::value;
+        Compute(&v)[M] = *reinterpret_cast<Compute(*)[M]>(dst + i);
+        Compute w[M];
+        source.read(v, row, col + i);
+        if constexpr (!Chain<0, Functors...>::kNeighbours || M == 1) source.read(w, row, at);
+        chain.paired(v, w, row, col + i, at);
+      });
+    } else {
+      Compute(&v)[N] = *reinterpret_cast<Compute(*)[N]>(dst);
+      source.read(v, row, col);
+      chain.values(v, row, col);
+      chain.masks(v, row, col);
+    }
   }
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void revisit(Compute* dst, const Row& row, int64_t col) const {
@@ -304,6 +429,24 @@ struct Load {
     // Selected after the functors: zero times an infinite scale would be NaN.
     if constexpr (!Chain<0, Functors...>::kStreamGradient) masked.select(g);
   }
+  /// The same with a functor that reads a partner column; `gradient_at(g, column)` gives the gradient
+  /// of the LOAD's result elsewhere in the row.
+  template <int N, class Compute, class Row, class Sink, class GradientAt>
+  FUSEDOPS_HD void paired_backward(Compute (&g)[N], const Row& row, int64_t col, const Sink& sink,
+                                   const GradientAt& gradient_at) const {
+    detail::each_pair<N>(chain.pair(), col, [&](auto width, int i, int64_t at) {
+      constexpr int M = decltype(width)::value;
+      Compute v[M], w[M], of_partner[M];
+      source.read(v, row, col + i);
+      if constexpr (!Chain<0, Functors...>::kNeighbours || M == 1) {
+        source.read(w, row, at);
+        gradient_at(of_partner, at);
+      }
+      auto mine = sink.from(i);
+      chain.paired_backward(*reinterpret_cast<Compute(*)[M]>(g + i), of_partner, v, w, row, col + i,
+                            at, mine, NoneMasked{});
+    });
+  }
 };
 
 /// A composed STORE; Functors is a Chain. kZeroes: it gets the results of a norm with masks, and
@@ -315,6 +458,9 @@ struct Store {
 
   static constexpr bool kComputes = kZeroes || !detail::IsSame<Functors, Chain<0>>::value;
   static constexpr int kBlock = Functors::kBlock;
+  static constexpr bool kPairs = Functors::kPairs;
+  static_assert(!kPairs || !kZeroes,
+                "fusedops: a functor that reads a partner column stands beside no masks");
 
   /// The same functors with another target.
   template <class Other>
@@ -359,6 +505,50 @@ struct Store {
     detail::refuse_to_round<Target, Functors::kEnds>();
     chain.in_block(v, row, col, largest);
     target.write(v, row, col);
+  }
+  /// The values at the partners of N columns, each by fetch(values, column), but for those that lie
+  /// in the pack.
+  template <int N, class Compute, class Fetch>
+  FUSEDOPS_HD void fetch_partners(Compute* partners, int64_t col, const Fetch& fetch) const {
+    detail::each_pair<N>(chain.pair(), col, [&](auto width, int i, int64_t at) {
+      constexpr int M = decltype(width)::value;
+      if constexpr (!Functors::kNeighbours || M == 1) {
+        fetch(*reinterpret_cast<Compute(*)[M]>(partners + i), at);
+      }
+    });
+  }
+  /// store() with a functor that reads a partner column, and the row's results at the partners.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void store_paired(const Compute* src, const Compute* partners, const Row& row,
+                                int64_t col) const {
+    detail::each_pair<N>(chain.pair(), col, [&](auto width, int i, int64_t at) {
+      constexpr int M = decltype(width)::value;
+      Compute v[M], w[M];
+      FUSEDOPS_VECTOR
+      for (int j = 0; j < M; ++j) {
+        v[j] = src[i + j];
+        w[j] = partners[i + j];
+      }
+      chain.paired(v, w, row, col + i, at);
+      detail::refuse_to_round<Target, Functors::kEnds>();
+      target.write(v, row, col + i);
+    });
+  }
+  /// backward() likewise; `at_partner(g, result, column)` gives both elsewhere in the row.
+  template <int N, class Compute, class Row, class Sink, class AtPartner>
+  FUSEDOPS_HD void paired_backward(Compute (&g)[N], const Compute (&result)[N], const Row& row,
+                                   int64_t col, const Sink& sink,
+                                   const AtPartner& at_partner) const {
+    detail::each_pair<N>(chain.pair(), col, [&](auto width, int i, int64_t at) {
+      constexpr int M = decltype(width)::value;
+      Compute v[M], w[M], of_partner[M];
+      FUSEDOPS_VECTOR
+      for (int j = 0; j < M; ++j) v[j] = result[i + j];
+      if constexpr (!Functors::kNeighbours || M == 1) at_partner(of_partner, w, at);
+      auto mine = sink.from(i);
+      chain.paired_backward(*reinterpret_cast<Compute(*)[M]>(g + i), of_partner, v, w, row, col + i,
+                            at, mine, NoneMasked{});
+    });
   }
   template <class Visit>
   FUSEDOPS_HD void operands(Visit& visit) const {

@@ -95,6 +95,8 @@
 //   Random draws: a functor that draws uses a counter-based generator (core/philox.cuh) of seed,
 //   offset, row and column, so that a recomputation and any N draw the same:
 //   docs/explanation/dropout.md.
+//   static constexpr bool kPairs                                                  default: false
+//     Element i also depends on the value at a partner column: section 9.
 //   static constexpr bool kEnds                                                   default: false
 //     Nothing but the target may follow, one of 8 bits.
 //   static constexpr int kBlock                                               default: kNoBlock
@@ -177,7 +179,32 @@
 //     One thread calls it once for each block of each row, with the number of the block in its row.
 //     It may write that to a tensor.
 //
-// 9. A complete functor: v = v * (1 + gain), as norms of some models have it
+// 9. Functor: a partner column (kPairs)
+//
+//   Such a functor reads the value of one more element of its row, as the chain has it before the
+//   functor. How that value comes about is the schedule's business: it takes it from the pack where
+//   it lies in there, and evaluates the chain before the functor a second time at the partner where
+//   it does not, of elements that are loaded again. So N changes no bit here either. One functor of
+//   a declaration may have a partner; it stands beside no masks and saved streams, and after no tap.
+//
+//   int64_t partner(int64_t col) const                                                    required
+//     The partner's column, within the row; partner(partner(col)) == col. For the packs that the
+//     functor is called for, partner(col + i) == partner(col) + i, a multiple of N from column 0,
+//     unless kNeighbours holds.
+//   static constexpr bool kNeighbours                                                     required
+//     The partners of packs of two columns or more lie in the pack: columns 2i and 2i + 1.
+//   static constexpr int kPairWidth                                                       required
+//     The widest pack for which this holds, a power of two; wider ones come in pieces.
+//   template <int N>
+//   void paired(Compute (&v)[N], const Compute (&partner)[N], int64_t row, int64_t col) const
+//     Required in place of operator(): replaces the values v; `partner` holds the partners' values.
+//   template <int N, class Sink>
+//   void paired_backward(Compute (&g)[N], const Compute (&of_partner)[N], const Compute (&in)[N],
+//                        const Compute (&partner)[N], int64_t row, int64_t col, Sink& sink) const
+//     Required for a gradient, in place of backward: `of_partner` is the gradient of the functor's
+//     output at the partners, `in` and `partner` are what `paired` got.
+//
+// 10. A complete functor: v = v * (1 + gain), as norms of some models have it
 //
 //   #include <fusedops/row/view.cuh>
 //
@@ -254,6 +281,9 @@ template <class S, class Compute, class Row>
 using StoreCall = decltype(any_of<S>().template store<1>(any_of<const Compute*>(),
                                                          any_of<const Row>(), int64_t(0)));
 template <class F, class Compute, class Row>
+using PairedCall = decltype(any_of<const F>().paired(
+    any_of<Compute[1]>(), any_of<const Compute[1]>(), any_of<const Row>(), int64_t(0)));
+template <class F, class Compute, class Row>
 using FunctorCall =
     decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
 template <class F, class Compute, class Row, class Sink>
@@ -292,6 +322,8 @@ struct Number {
 };
 template <class F>
 using BlockNumber = Number<F::kBlock>;
+template <class F>
+using PairsFlag = Flag<F::kPairs>;
 template <class L>
 using ComputesFlag = Flag<L::kComputes>;
 template <class L>
@@ -330,6 +362,12 @@ FUSEDOPS_HD constexpr bool ends() {
 template <class F>
 FUSEDOPS_HD constexpr int block_of() {
   return DetectedOr<Number<kNoBlock>, BlockNumber, F>::get();
+}
+
+/// Of a functor, or of a LOAD or STORE that has one: whether it reads a partner column.
+template <class F>
+FUSEDOPS_HD constexpr bool pairs() {
+  return flag<false, PairsFlag, F>();
 }
 
 template <class L, class Compute, class Row>
@@ -385,7 +423,8 @@ inline constexpr bool is_load_v = detail::detected<detail::LoadCall, L, Compute,
 template <class S, class Compute, class Row = int64_t>
 inline constexpr bool is_store_v = detail::detected<detail::StoreCall, S, Compute, Row>();
 template <class F, class Compute, class Row = int64_t>
-inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>();
+inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Compute, Row>() ||
+                                     detail::detected<detail::PairedCall, F, Compute, Row>();
 
 namespace detail {
 

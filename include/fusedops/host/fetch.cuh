@@ -119,23 +119,51 @@ FUSEDOPS_HD void load_host_tile(Tile& tile, const LoadT& load, const Row& row, i
 }
 
 /// Turns a tile into the row's result and stores it.
-template <class Tile, class StoreT, class Row, class Finish>
+template <class Tile, class StoreT, class Row, class Finish, class LoadT>
 FUSEDOPS_HD void store_host_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
-                                 const Finish& finish) {
+                                 const Finish& finish, const LoadT& load) {
   using Compute = typename Tile::Compute;
-  detail::each_pack(
-      tile,
-      [&](auto width, int place) {
-        constexpr int N = decltype(width)::value;
-        Compute result[N];
-        FUSEDOPS_VECTOR
-        for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
-        store.template store<N>(result, row, col + place);
-      },
-      [&](int place) {
-        detail::store_cut<detail::kSharedPack, Compute, StoreT>(
-            tile.at + place, store, row, col + place, tile.left - place, finish);
+  if constexpr (detail::pairs<StoreT>()) {
+    alignas(64) Compute partners[Tile::kColumns];
+    const auto each = [&](const auto& f) {
+      detail::each_pack(tile, f, [&](int place) {
+        detail::pieces<Tile::kPack / 2>(place, tile.left - place, f);
       });
+    };
+    each([&](auto width, int place) {
+      constexpr int N = decltype(width)::value;
+      store.template fetch_partners<N>(partners + place, col + place, [&](auto& y, int64_t there) {
+        constexpr int M = sizeof(y) / sizeof(y[0]);
+        detail::load_wanted<M, true>(load, static_cast<Compute*>(y), row, there, Columns{},
+                                     Compute(0));
+        FUSEDOPS_VECTOR
+        for (int i = 0; i < M; ++i) y[i] = finish(y[i]);
+      });
+    });
+    each([&](auto width, int place) {
+      constexpr int N = decltype(width)::value;
+      Compute result[N];
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
+      store.template store_paired<N>(static_cast<const Compute*>(result),
+                                     static_cast<const Compute*>(partners + place), row,
+                                     col + place);
+    });
+  } else {
+    detail::each_pack(
+        tile,
+        [&](auto width, int place) {
+          constexpr int N = decltype(width)::value;
+          Compute result[N];
+          FUSEDOPS_VECTOR
+          for (int i = 0; i < N; ++i) result[i] = finish(tile.at[place + i]);
+          store.template store<N>(result, row, col + place);
+        },
+        [&](int place) {
+          detail::store_cut<detail::kSharedPack, Compute, StoreT>(
+              tile.at + place, store, row, col + place, tile.left - place, finish);
+        });
+  }
 }
 
 namespace detail {
@@ -207,11 +235,11 @@ FUSEDOPS_HD void store_host_blocks(Tile& tile, const StoreT& store, const Row& r
 }
 
 /// Stores a tile by itself: by elements, by blocks of columns, or as a whole row.
-template <class Tile, class StoreT, class Row, class Finish>
+template <class Tile, class StoreT, class Row, class Finish, class LoadT>
 FUSEDOPS_HD void store_any_host_tile(Tile& tile, StoreT& store, const Row& row, int64_t col,
-                                     const Finish& finish) {
+                                     const Finish& finish, const LoadT& load) {
   if constexpr (detail::block_of<StoreT>() == kNoBlock) {
-    store_host_tile(tile, store, row, col, finish);
+    store_host_tile(tile, store, row, col, finish, load);
   } else if constexpr (detail::block_of<StoreT>() != kWholeRow) {
     store_host_blocks(tile, store, row, col, finish);
   } else {

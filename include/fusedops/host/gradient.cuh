@@ -74,6 +74,9 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
     of_row.read(kept, row);
     return of_row.known();
   };
+  const auto others_of = [&](const Row& row) {
+    return elsewhere<Op>(load, upstream, store, known_of(row));
+  };
   // Chunk `chunk` of a row, in tile number `at`.
   const auto begin_chunk = [&](int64_t at, const Row& row, int64_t chunk) {
     const int64_t col = chunk * Schedule::kChunk;
@@ -89,7 +92,7 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
                                ends ? 0 : (chunk + 1) * Schedule::kChunk};
     host_through_store<Op, kMasks>(values[at], gradients[at], load, along, known_of(row), store,
                                    row, chunk * Schedule::kChunk, bounds_of(load, row, cols), ahead,
-                                   sinks, lane, visit);
+                                   sinks, lane, visit, others_of(row));
   };
   for (int64_t slice = first; slice < last; ++slice) {
     Sinks<SinkTile, LoadTargets> load_sinks(load_targets);
@@ -109,7 +112,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
           begin_chunk(0, row, chunk);
           fetch(0, row, chunk, store_sinks, visit);
           host_through_load<Op, kMasks>(values[0], gradients[0], finish, load, to, row,
-                                        chunk * Schedule::kChunk, load_sinks, lane, visit);
+                                        chunk * Schedule::kChunk, load_sinks, lane, visit,
+                                        others_of(row));
         }
         store_sinks.flush(lane, row, visit);
         load_sinks.flush(lane, row, visit);
@@ -174,7 +178,8 @@ inline void host_gradient(const Op& op, const LoadT& load, const Upstream& upstr
             fetch(at, row, chunk, seen, visit);
           }
           host_through_load<Op, kMasks>(values[at], gradients[at], finish, load, to, row,
-                                        chunk * Schedule::kChunk, load_sinks, lane, visit);
+                                        chunk * Schedule::kChunk, load_sinks, lane, visit,
+                                        others_of(row));
         }
         load_sinks.flush(lane, row, visit);
       }

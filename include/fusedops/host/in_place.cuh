@@ -141,13 +141,13 @@ FUSEDOPS_HD void write_in_place(const Source& source, const Finish& finish, cons
   for (int64_t col = 0; col < source.whole; col += N) {
     source.read(v, g, col);
     host_pack_through_load<Op, Op::kHasMasked, N>(v, g, WholePack<N>{}, 0, finish, source.load, to,
-                                                  source.row, col, sinks, lane, visit);
+                                                  source.row, col, sinks, lane, visit, source);
   }
   if (source.cut > 0) {
     source.read_cut(v, g);
     host_pack_through_load<Op, Op::kHasMasked, N>(v, g, CutPack<N>{source.cut}, 0, finish,
                                                   source.load, to, source.row, source.whole, sinks,
-                                                  lane, visit);
+                                                  lane, visit, source);
   }
 }
 

@@ -131,7 +131,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
       for (int64_t col = 0; col < cols; col += Schedule::kChunk) {
         tile.begin(cols - col);
         load_host_tile<false>(tile, load, row, col, bounds, Op::padding_value());
-        store_any_host_tile(tile, store, row, col, finish);
+        store_any_host_tile(tile, store, row, col, finish, load);
       }
     }
   } else if constexpr (Schedule::kIsShort && kHasResult &&
@@ -168,7 +168,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         const typename Op::Finish finish = detail::finish_row(op, parts[i], begun, row, cols);
         statistics.write(finish, row);
         if constexpr (kHasResult) {
-          store_any_host_tile(tiles[i], store, row, 0, finish.of(parts[i]));
+          store_any_host_tile(tiles[i], store, row, 0, finish.of(parts[i]), load);
         }
       }
     }
@@ -231,7 +231,7 @@ inline void host_rows(const Op& op, const LoadT& load, StoreT store, const Stati
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           again(chunk);
           store_any_host_tile(tiles[kKeeps ? chunk : 0], store, row, chunk * Schedule::kChunk,
-                              finish.of(parts[kKeeps ? chunk : 0]));
+                              finish.of(parts[kKeeps ? chunk : 0]), load);
         }
       }
     }

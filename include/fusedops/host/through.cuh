@@ -44,18 +44,19 @@ struct CutPack {
 
 /// One pack of values and of gradients back through the STORE.
 template <class Op, bool kMasks, int N, class Compute, class Pack, class StoreT, class Row,
-          class Sinks, class Lane>
+          class Sinks, class Lane, class Others>
 FUSEDOPS_HD void host_pack_through_store(Compute (&v)[N], Compute (&g)[N], const Pack& pack,
                                          int place, const typename Op::Row& known,
                                          const StoreT& store, const Row& row, int64_t col,
-                                         Sinks& sinks, const Lane& lane, const Visit& visit) {
+                                         Sinks& sinks, const Lane& lane, const Visit& visit,
+                                         const Others& others) {
   MaskedElements<N> masked;
   make_results<Op>(v, known, masked);
   pack.each([&](auto width, int offset) {
     constexpr int M = decltype(width)::value;
     PackSink<Sinks, Lane> sink{sinks, lane, visit, 0, place + offset};
     back_through_store<Op>(values_at<M>(g + offset), values_at<M>(v + offset), store, row,
-                           col + place + offset, sink, piece_of<M>(masked, offset));
+                           col + place + offset, sink, piece_of<M>(masked, offset), others);
   });
   select_masked<Op, kMasks>(v, g, masked);
 }
@@ -63,13 +64,14 @@ FUSEDOPS_HD void host_pack_through_store(Compute (&v)[N], Compute (&g)[N], const
 /// The same of a pack that the end of a row cuts, in a function of its own; what lies beyond becomes
 /// zero.
 template <class Op, bool kMasks, int N, class Compute, class StoreT, class Row, class Sinks,
-          class Lane>
+          class Lane, class Others>
 FUSEDOPS_APART void host_cut_through_store(Compute (&v)[N], Compute (&g)[N], int count, int place,
                                            const typename Op::Row& known, const StoreT& store,
                                            const Row& row, int64_t col, Sinks& sinks,
-                                           const Lane& lane, const Visit& visit) {
+                                           const Lane& lane, const Visit& visit,
+                                           const Others& others) {
   host_pack_through_store<Op, kMasks>(v, g, CutPack<N>{count}, place, known, store, row, col, sinks,
-                                      lane, visit);
+                                      lane, visit, others);
   FUSEDOPS_VECTOR
   for (int i = 0; i < N; ++i) {
     const Compute result = v[i];
@@ -79,31 +81,33 @@ FUSEDOPS_APART void host_cut_through_store(Compute (&v)[N], Compute (&g)[N], int
 
 /// One pack of gradients back through the LOAD.
 template <class Op, bool kMasks, int N, class Compute, class Pack, class Finish, class LoadT,
-          class To, class Row, class Sinks, class Lane>
+          class To, class Row, class Sinks, class Lane, class Others>
 FUSEDOPS_HD void host_pack_through_load(const Compute* y, const Compute* of_y, const Pack& pack,
                                         int place, const Finish& finish, const LoadT& load,
                                         const To& to, const Row& row, int64_t col, Sinks& sinks,
-                                        const Lane& lane, const Visit& visit) {
+                                        const Lane& lane, const Visit& visit,
+                                        const Others& others) {
   Compute g[N];
   FUSEDOPS_VECTOR
   for (int i = 0; i < N; ++i) g[i] = finish(y[i], of_y[i]);
   pack.each([&](auto width, int offset) {
     constexpr int M = decltype(width)::value;
     PackSink<Sinks, Lane> sink{sinks, lane, visit, 0, place + offset};
-    back_through_load<Op, kMasks>(values_at<M>(g + offset), y + offset, load, to, row,
-                                  col + place + offset, sink);
+    back_through_load<Op, kMasks>(values_at<M>(g + offset), y + offset, finish, load, to, row,
+                                  col + place + offset, sink, others);
   });
 }
 
 /// The same of a pack that the end of a row cuts, in a function of its own.
 template <class Op, bool kMasks, int N, class Compute, class Finish, class LoadT, class To,
-          class Row, class Sinks, class Lane>
+          class Row, class Sinks, class Lane, class Others>
 FUSEDOPS_APART void host_cut_through_load(const Compute* y, const Compute* of_y, int count,
                                           int place, const Finish& finish, const LoadT& load,
                                           const To& to, const Row& row, int64_t col, Sinks& sinks,
-                                          const Lane& lane, const Visit& visit) {
+                                          const Lane& lane, const Visit& visit,
+                                          const Others& others) {
   host_pack_through_load<Op, kMasks, N>(y, of_y, CutPack<N>{count}, place, finish, load, to, row,
-                                        col, sinks, lane, visit);
+                                        col, sinks, lane, visit, others);
 }
 
 /// Loads the `count` columns that a row has of a pack of values and of one of gradients, in pieces.
@@ -166,12 +170,12 @@ struct HostAhead {
 /// that host_load_cut has loaded, and takes both back through the STORE (row/through.cuh), a pack at
 /// a time. Beyond the row both tiles become zero.
 template <class Op, bool kMasks, class Tile, class LoadT, class Along, class StoreT, class Row,
-          class Sinks, class Lane>
+          class Sinks, class Lane, class Others>
 FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& load,
                                     const Along& along, const typename Op::Row& known,
                                     const StoreT& store, const Row& row, int64_t col,
                                     Columns bounds, const HostAhead<Row>& ahead, Sinks& sinks,
-                                    const Lane& lane, const Visit& visit) {
+                                    const Lane& lane, const Visit& visit, const Others& others) {
   using Compute = typename Op::Compute;
   constexpr int N = Tile::kPack;
   const int left = value.left;
@@ -190,7 +194,7 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
     }
     detail::load_wanted<N, false>(along, g, row, col + place, bounds, Compute(0));
     detail::host_pack_through_store<Op, kMasks>(v, g, detail::WholePack<N>{}, place, known, store,
-                                                row, col, sinks, lane, visit);
+                                                row, col, sinks, lane, visit, others);
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
       value.at[place + i] = v[i];
@@ -202,12 +206,12 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
   if constexpr (Tile::kApart) {
     detail::host_cut_through_store<Op, kMasks>(v, detail::values_at<N>(gradient.at + place),
                                                left - place, place, known, store, row, col, sinks,
-                                               lane, visit);
+                                               lane, visit, others);
     return;
   }
   detail::host_pack_through_store<Op, kMasks>(v, detail::values_at<N>(gradient.at + place),
                                               detail::CutPack<N>{left - place}, place, known, store,
-                                              row, col, sinks, lane, visit);
+                                              row, col, sinks, lane, visit, others);
   FUSEDOPS_VECTOR
   for (int i = 0; i < N; ++i) {
     const Compute result = v[i];
@@ -217,28 +221,29 @@ FUSEDOPS_HD void host_through_store(Tile& value, Tile& gradient, const LoadT& lo
 
 /// Takes the gradient of the results back through the LOAD, as through_load.
 template <class Op, bool kMasks, class Tile, class LoadT, class To, class Row, class Finish,
-          class Sinks, class Lane>
+          class Sinks, class Lane, class Others>
 FUSEDOPS_HD void host_through_load(const Tile& result, const Tile& gradient, const Finish& finish,
                                    const LoadT& load, const To& to, const Row& row, int64_t col,
-                                   Sinks& sinks, const Lane& lane, const Visit& visit) {
+                                   Sinks& sinks, const Lane& lane, const Visit& visit,
+                                   const Others& others) {
   constexpr int N = Tile::kPack;
   const int left = result.left;
   int place = 0;
   for (; place + N <= left; place += N) {
     detail::host_pack_through_load<Op, kMasks, N>(result.at + place, gradient.at + place,
                                                   detail::WholePack<N>{}, place, finish, load, to,
-                                                  row, col, sinks, lane, visit);
+                                                  row, col, sinks, lane, visit, others);
   }
   if (place == left) return;
   if constexpr (Tile::kApart) {
     detail::host_cut_through_load<Op, kMasks, N>(result.at + place, gradient.at + place,
                                                  left - place, place, finish, load, to, row, col,
-                                                 sinks, lane, visit);
+                                                 sinks, lane, visit, others);
     return;
   }
   detail::host_pack_through_load<Op, kMasks, N>(result.at + place, gradient.at + place,
                                                 detail::CutPack<N>{left - place}, place, finish,
-                                                load, to, row, col, sinks, lane, visit);
+                                                load, to, row, col, sinks, lane, visit, others);
 }
 
 }  // namespace FUSEDOPS_ABI

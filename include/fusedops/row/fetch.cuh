@@ -5,17 +5,11 @@
 // is one access of the schedule's width; the end of an odd row is moved in narrower packs.
 #pragma once
 
-#include <fusedops/functor/contract.cuh>
+#include <fusedops/functor/compose.cuh>
 #include <fusedops/row/tile.cuh>
 
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
-
-/// A pack's width as a type.
-template <int kWidth>
-struct Width {
-  static constexpr int value = kWidth;
-};
 
 namespace detail {
 
@@ -63,6 +57,23 @@ FUSEDOPS_HD void store_tail(StoreT& store, const Compute* src, const Row& row, i
 }
 
 }  // namespace detail
+
+/// Calls f(width, column, pack, first element within the pack) for each pack of a tile that lies in
+/// the row, narrower ones at its end.
+template <class Tile, class F>
+FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
+  constexpr int N = Tile::kWidth;
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < tile.packs(); ++k) {
+    const int64_t first = col + int64_t(k) * Tile::kStride;
+    const int64_t count = tile.count(k);
+    if (Tile::kExact || tile.complete(k)) {
+      f(Width<N>{}, first, k, 0);
+    } else if (!Tile::kWhole && count > 0) {
+      detail::walk_tail<N>(count, 0, [&](auto width, int i) { f(width, first + i, k, i); });
+    }
+  }
+}
 
 /// The range of a row's columns that can be unmasked; all of them where the LOAD has no `columns`.
 template <class LoadT, class Row>
@@ -157,6 +168,38 @@ FUSEDOPS_HD void prefetch_tile(const Tile&, const LoadT& load, const Row& row, i
     if (!Tile::kExact && first >= cols) break;
     load.template prefetch<Tile::kWidth>(row, first);
   }
+}
+
+/// What the STORE gets for the partners of a tile's elements (kPairs), by loading them again. They are
+/// all there before the first result is stored, so that y may be x.
+template <class Tile, class Others, class LoadT, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void load_partners(const Tile& tile, Others& partners, const LoadT& load,
+                               const StoreT& store, const Row& row, int64_t col,
+                               const Finish& finish) {
+  walk_tile(tile, col, [&](auto width, int64_t at, int pack, int first) {
+    constexpr int N = decltype(width)::value;
+    store.template fetch_partners<N>(partners.at[pack] + first, at, [&](auto& y, int64_t there) {
+      constexpr int M = sizeof(y) / sizeof(y[0]);
+      detail::load_pack<M, true>(load, static_cast<typename Tile::Compute*>(y), row, there);
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < M; ++i) y[i] = finish(y[i]);
+    });
+  });
+}
+
+/// Replaces the values of a tile by the row's result and stores them, with those of the partners.
+template <class Tile, class Others, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_tile_paired(Tile& tile, const Others& partners, const StoreT& store,
+                                   const Row& row, int64_t col, const Finish& finish) {
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < tile.packs(); ++k) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < Tile::kWidth; ++i) tile.at[k][i] = finish(tile.at[k][i]);
+  }
+  walk_tile(tile, col, [&](auto width, int64_t at, int pack, int first) {
+    store.template store_paired<decltype(width)::value>(tile.at[pack] + first,
+                                                        partners.at[pack] + first, row, at);
+  });
 }
 
 /// Replaces the values of a tile by the row's result and stores them.

@@ -147,7 +147,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   FUSEDOPS_UNROLL
   for (int i = 0; i < kStages; ++i) fetch_ahead(i);
 
-  constexpr bool kKeeps = kStages > 0 && RowTile::kWhole && Storage::kOneTile;
+  constexpr bool kKeeps =
+      kStages > 0 && RowTile::kWhole && Storage::kOneTile && !detail::pairs<StoreT>();
   OperandsAhead shared[kKeeps ? RowTile::kPacks : 1];
   if constexpr (kKeeps) {
     const int first = share.begin * of_chunk;
@@ -186,12 +187,14 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       if constexpr (kEarly) prefetch_later(turn);
     }
     const typename Op::Row known = of_row.known();
+    const auto others = elsewhere<Op>(load, upstream, store, known);
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
         if (kEagerOperands || chunk > share.begin) fetch(from, above, row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, of_store,
-                                  chunk * of_chunk + first_col, store_sinks, lane, visit);
+                                  chunk * of_chunk + first_col, store_sinks, lane, visit,
+                                  others);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       if constexpr (kReduces) {
@@ -200,7 +203,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
         parts.add(op, part, chunk);
       } else if (mine) {
         through_load<Op, kMasks>(value, gradient, op.finish(known, Op::identity(), row, cols), load,
-                                 to, row, chunk * of_chunk + first_col, load_sinks, lane, visit);
+                                 to, row, chunk * of_chunk + first_col, load_sinks, lane, visit,
+                                 others);
       }
     }
     if constexpr (kReduces) {
@@ -216,10 +220,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
         if constexpr (!Storage::kOneTile) {
           Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
           fetch(load, upstream, row, chunk);
-          through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit);
+          through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit,
+                                    others);
         }
         through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
-                                 visit);
+                                 visit, others);
       }
     }
     load_sinks.flush(lane, row, visit);

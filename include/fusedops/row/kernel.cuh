@@ -90,6 +90,18 @@ struct Schedule {
 
 namespace detail {
 
+/// Waits until all threads that hold a row in this block have read what it is made of. A functor that
+/// reads a partner column reads what another thread of the row may overwrite, where y is x.
+template <class Schedule>
+__device__ __forceinline__ void row_is_read() {
+  if constexpr (Schedule::kThreads > 32) {
+    __syncthreads();
+  } else if constexpr (Schedule::kThreads > 1) {
+    constexpr uint32_t kLanes = static_cast<uint32_t>((uint64_t(1) << Schedule::kThreads) - 1);
+    __syncwarp(kLanes << (threadIdx.x % 32 / Schedule::kThreads * Schedule::kThreads));
+  }
+}
+
 /// Prepares the barriers that blocks of a cluster need before they write to each other.
 template <class Handshake, class Parts>
 __device__ __forceinline__ void prepare() {
@@ -141,7 +153,10 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   constexpr bool kHasResult = detail::has_result<Op>();
   [[maybe_unused]] detail::LargestOfRow<Schedule> largest_of_row;
   static_assert(kBlock == kNoBlock || !kStages, "rows whose columns share a scale are not staged");
-  constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>();
+  static_assert(kBlock == kNoBlock || !detail::pairs<StoreT>(),
+                "fusedops: a functor that reads a partner column before one of blocks of columns");
+  constexpr bool kPairs = detail::pairs<LoadT>() || detail::pairs<StoreT>();
+  constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>() && !kPairs;
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols, of_chunk);
 
   // All threads of a row's blocks have the same loop bound, so every lane reaches every shuffle and
@@ -269,7 +284,15 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         auto&& target = stage.out(store, row);
         const int64_t col = int64_t(chunk) * of_chunk + first_col;
         if constexpr (kBlock == kNoBlock) {
-          if (mine) store_tile(tile, target, row, col, finish.of(part));
+          if constexpr (detail::pairs<StoreT>()) {
+            RowTile partners;
+            if (mine) load_partners(tile, partners, load, store, row, col, finish.of(part));
+            detail::row_is_read<Schedule>();
+            if (mine) store_tile_paired(tile, partners, store, row, col, finish.of(part));
+          } else {
+            if constexpr (kPairs) detail::row_is_read<Schedule>();
+            if (mine) store_tile(tile, target, row, col, finish.of(part));
+          }
         } else if constexpr (kBlock != kWholeRow) {
           store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part), mine);
         }

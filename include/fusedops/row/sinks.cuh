@@ -84,6 +84,9 @@ struct PackSink {
   const Visit& visit;
   int pack, first;
 
+  /// The sink for the elements of the pack from element i on.
+  FUSEDOPS_HD PackSink from(int i) const { return {sinks, lane, visit, pack, first + i}; }
+
   template <int kFunctor, int kOperand, int N, class Compute, class Row>
   FUSEDOPS_HD void add(const Compute (&gradient)[N], const Row& row, int64_t col) {
     sinks.template add<kFunctor, kOperand>(gradient, lane, row, col, visit, pack, first);

@@ -45,23 +45,6 @@ FUSEDOPS_HD Compute (&values_at(Compute* first))
 
 }  // namespace detail
 
-/// Calls f(width, column, pack, first element within the pack) for each pack of a tile that lies in
-/// the row, narrower ones at its end.
-template <class Tile, class F>
-FUSEDOPS_HD void walk_tile(const Tile& tile, int64_t col, F f) {
-  constexpr int N = Tile::kWidth;
-  FUSEDOPS_UNROLL
-  for (int k = 0; k < tile.packs(); ++k) {
-    const int64_t first = col + int64_t(k) * Tile::kStride;
-    const int64_t count = tile.count(k);
-    if (Tile::kExact || tile.complete(k)) {
-      f(Width<N>{}, first, k, 0);
-    } else if (!Tile::kWhole && count > 0) {
-      detail::walk_tail<N>(count, 0, [&](auto width, int i) { f(width, first + i, k, i); });
-    }
-  }
-}
-
 /// The gradient of what was stored, as a LOAD that skips the same packs as the LOAD of x. Where
 /// operands of the STORE have a gradient at masked elements as well (kEverywhere), nothing is
 /// skipped.
@@ -94,6 +77,43 @@ FUSEDOPS_HD Alongside<LoadT, View, AnyRow, kEverywhere> alongside(const LoadT& o
   return {of, view};
 }
 
+/// All of a backward pass by which values and gradients of elements elsewhere in the row are made again,
+/// for functors that read a partner column.
+template <class Op, class LoadT, class Upstream, class StoreT>
+struct Elsewhere {
+  const LoadT& load;
+  const Upstream& upstream;
+  const StoreT& store;
+  typename Op::Row known;
+
+  /// The row's results from column `at` on, and the gradient of what was stored.
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void read(Compute (&g)[N], Compute (&y)[N], const Row& row, int64_t at) const {
+    detail::load_pack<N, true>(load, static_cast<Compute*>(y), row, at);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) y[i] = known.result(y[i]);
+    upstream.read(g, row, at);
+  }
+  /// The gradient of the LOAD's result from column `at` on.
+  template <int N, class Compute, class Row, class Finish>
+  FUSEDOPS_HD void gradient(Compute (&g)[N], const Row& row, int64_t at,
+                            const Finish& finish) const {
+    Compute y[N];
+    read(g, y, row, at);
+    detail::NoSink none;
+    store.backward(g, y, row, at, none, NoneMasked{});
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) g[i] = finish(y[i], g[i]);
+  }
+};
+template <class Op, class LoadT, class Upstream, class StoreT>
+FUSEDOPS_HD Elsewhere<Op, LoadT, Upstream, StoreT> elsewhere(const LoadT& load,
+                                                             const Upstream& upstream,
+                                                             const StoreT& store,
+                                                             const typename Op::Row& known) {
+  return {load, upstream, store, known};
+}
+
 namespace detail {
 
 /// One pack on its way back through the STORE, in three steps: its results, with a note of what is
@@ -108,11 +128,16 @@ FUSEDOPS_HD void make_results(Compute (&v)[N], const Known& known, MaskedElement
   for (int i = 0; i < N; ++i) v[i] = known.result(v[i]);
 }
 
-template <class Op, int N, class Compute, class StoreT, class Row, class Sink>
+template <class Op, int N, class Compute, class StoreT, class Row, class Sink, class Others>
 FUSEDOPS_HD void back_through_store(Compute (&g)[N], const Compute (&v)[N], const StoreT& store,
                                     const Row& row, int64_t col, Sink& sink,
-                                    const MaskedElements<N>& masked) {
-  if constexpr (Op::kHasMasked && Op::kMaskedIsConstant) {
+                                    const MaskedElements<N>& masked, const Others& others) {
+  if constexpr (pairs<StoreT>()) {
+    static_assert(!Op::kHasMasked, "fusedops: a partner column beside masks");
+    store.paired_backward(g, v, row, col, sink, [&](auto& of_partner, auto& y, int64_t at) {
+      others.read(of_partner, y, row, at);
+    });
+  } else if constexpr (Op::kHasMasked && Op::kMaskedIsConstant) {
     store.backward(g, v, row, col, sink, masked);
   } else {
     store.backward(g, v, row, col, sink, NoneMasked{});
@@ -134,10 +159,17 @@ FUSEDOPS_HD void select_masked(Compute (&v)[N], Compute (&g)[N], const MaskedEle
 }
 
 /// One pack on its way back through the LOAD, from the gradient of its results on.
-template <class Op, bool kMasks, int N, class Compute, class LoadT, class To, class Row, class Sink>
-FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const LoadT& load,
-                                   const To& to, const Row& row, int64_t col, Sink& sink) {
-  if constexpr (kMasks) {
+template <class Op, bool kMasks, int N, class Compute, class Finish, class LoadT, class To,
+          class Row, class Sink, class Others>
+FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const Finish& finish,
+                                   const LoadT& load, const To& to, const Row& row, int64_t col,
+                                   Sink& sink, const Others& others) {
+  if constexpr (pairs<LoadT>()) {
+    static_assert(!kMasks, "fusedops: a partner column beside masks");
+    load.paired_backward(g, row, col, sink, [&](auto& of_partner, int64_t at) {
+      others.gradient(of_partner, row, at, finish);
+    });
+  } else if constexpr (kMasks) {
     MaskedElements<N> masked;
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) masked.at[i] = Op::is_masked_result(y[i]);
@@ -165,10 +197,11 @@ __device__ __forceinline__
 
 /// Replaces the values of the LOAD by the row's result, and the gradient of what was stored by that
 /// of the result.
-template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane>
+template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane,
+          class Others>
 FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::Row& known,
                                const StoreT& store, const Row& row, int64_t col, Sinks& sinks,
-                               const Lane& lane, const Visit& visit) {
+                               const Lane& lane, const Visit& visit, const Others& others) {
   using Compute = typename Op::Compute;
   walk_tile(value, col, [&](auto width, int64_t at, int pack, int first) {
     constexpr int N = decltype(width)::value;
@@ -177,7 +210,8 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
     MaskedElements<N> masked;
     detail::make_results<Op>(v, known, masked);
-    detail::back_through_store<Op>(g, v, store, detail::row_at(row, pack), at, sink, masked);
+    detail::back_through_store<Op>(g, v, store, detail::row_at(row, pack), at, sink, masked,
+                                   others);
     detail::select_masked<Op, kMasks>(v, g, masked);
   });
   value.fill_absent(Compute(0));
@@ -205,10 +239,11 @@ __device__ __forceinline__ void read_shared(OperandsAhead (&operands)[Tile::kPac
 
 /// Replaces the gradient of the result by that of x, and writes it to `to`.
 template <class Op, bool kMasks, class Tile, class LoadT, class To, class Row, class Finish,
-          class Sinks, class Lane>
+          class Sinks, class Lane, class Others>
 FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& finish,
                               const LoadT& load, const To& to, const Row& row, int64_t col,
-                              Sinks& sinks, const Lane& lane, const Visit& visit) {
+                              Sinks& sinks, const Lane& lane, const Visit& visit,
+                              const Others& others) {
   using Compute = typename Op::Compute;
   walk_tile(result, col, [&](auto width, int64_t at, int pack, int first) {
     constexpr int N = decltype(width)::value;
@@ -217,7 +252,7 @@ FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& 
     PackSink<Sinks, Lane> sink{sinks, lane, visit, pack, first};
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) g[i] = finish(y[i], g[i]);
-    detail::back_through_load<Op, kMasks>(g, y, load, to, row, at, sink);
+    detail::back_through_load<Op, kMasks>(g, y, finish, load, to, row, at, sink, others);
   });
 }
 

@@ -37,8 +37,11 @@ from fusedops.bind.tables import SeenTable, check_table, seen
 from fusedops.declare.chains import OPTIONS, names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import for_call
-from fusedops.errors import IN_SYMBOLIC_TRACE, counted, shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, counted, shortened
 from fusedops.functors import Functor, Role
+
+#: The most columns of a row that every schedule reads before it writes one of them.
+MOST_PAIRED_IN_PLACE = 1024
 
 #: The output with the row statistics, saved for the backward pass. No operand has such a name.
 KEPT = "kept statistics"
@@ -259,6 +262,9 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     check_positions(op, x.shape, reduced, whole)
     for key, one in op.tables.items():
         check_table(name, one, values[key], x, reduced)
+    if op.pair is not None:
+        op.pair.check_row(name, x.shape, reduced, values)
+        _check_in_place(op, name, x.shape[reduced[0]], options)
     bound = bound_call(op, x, reduced, dtype, values, training, generator, whole)
     slots = bound.dropout_slots
     if slots and isinstance(generator, torch.Generator):
@@ -268,6 +274,15 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         check_offset(name, offset, op.dropouts if slots else 1)
     given = options.get("out")
     return bound if given is None else bound._replace(out=_out(bound, name, given))
+
+
+def _check_in_place(op: Declaration, name: str, columns: int, options: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError for out= where a row is not read as a whole before it is written."""
+    if options.get("out") is not None and columns > MOST_PAIRED_IN_PLACE:
+        raise UnsupportedError(
+            f"{name}: {op.pair!r} reads partner columns, so out=, which may be x, goes with rows "
+            f"of up to {MOST_PAIRED_IN_PLACE} columns, got {columns}; leave it away"
+        )
 
 
 def bound_call(

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
             """Whether a row may have several dimensions, as in a norm."""
 
         @property
+        def pairs(self) -> bool:
+            """Whether a functor may read a partner column."""
+
+        @property
         def statistics(self) -> Mapping[str, Any]:
             """The numbers of a row that a call can return, by the output's name."""
 
@@ -66,6 +70,7 @@ __all__ = [
     "functors_of",
     "operands_of",
     "optional_of",
+    "pair_of",
     "parted",
     "partners_of",
 ]
@@ -135,6 +140,40 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
             _check_last(op, side, functor, chain)
         _check_traits(functor)
     return chain
+
+
+def pair_of(op: Declaration) -> Functor | None:
+    """The functor that reads a partner column, if there is one.
+
+    Raises:
+        ValueError: It has no meaning in this op, or beside one of the others.
+    """
+    name, chains = op.title, (*op.load, *op.store)
+    pairing = [functor for functor in chains if functor.pairs]
+    if not pairing:
+        return None
+    one = pairing[0]
+    if not op.pairs:
+        raise ValueError(
+            f"{name}: {one!r} cannot stand here: it reads a partner column, which the load and the "
+            "store of LayerNorm, RMSNorm and L2Norm and the load of Map can; call a Map with it "
+            "before or after"
+        )
+    if len(pairing) > 1:
+        raise ValueError(
+            f"{name}: {pairing[1]!r} cannot stand beside {one!r}: of functors that read a partner "
+            "column a declaration has one; call a Map with the other"
+        )
+    before = op.store[: op.store.index(one)] if one in op.store else ()
+    for other in chains:
+        in_blocks = other.block is not None and one in op.store
+        tapped = other.taps is not None and other in before
+        if other.masks or other.saves is not None or tapped or in_blocks:
+            raise ValueError(
+                f"{name}: {other!r} cannot stand beside {one!r}, before which the chain is "
+                "computed twice, at a column and at its partner; call a Map with one of them"
+            )
+    return one
 
 
 def _check_last(op: Declaration, side: str, functor: Functor, chain: tuple[Functor, ...]) -> None:

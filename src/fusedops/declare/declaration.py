@@ -22,6 +22,7 @@ from fusedops.declare.chains import (
     names_of,
     operands_of,
     optional_of,
+    pair_of,
     partners_of,
 )
 from fusedops.declare.operator import Operator, own_operators
@@ -59,6 +60,7 @@ class Declaration(Operator):
         masked: Whether a functor of the LOAD masks elements.
         zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
         forward_only: The functors that have no derivative.
+        pair: The functor that reads a partner column, or None.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
         outlines: What calls of these dimensions have been found to be (`plan.placing`).
@@ -77,6 +79,7 @@ class Declaration(Operator):
         self.masked = any(functor.masks for functor in self.load)
         self.zeroes = self.zeroes_masked and self.masked
         self.store = check_chain(self, "store", store)
+        self.pair = pair_of(self)
         self.chains = {"load": self.load, "store": self.store}
         if self.masked:
             self.kept += self.kept_of_masks
@@ -191,8 +194,11 @@ class Declaration(Operator):
 
     @functools.cached_property
     def undifferentiated(self) -> frozenset[str]:
-        """The operands without a gradient, which only the functor that makes 8 bits of y reads."""
-        return frozenset(self.slots.keys() - self.differentiated.slots.keys())
+        """The floating operands without a gradient: a scale of 8 bits, and tables of a rotation."""
+        tables = () if self.pair is None else self.pair.operands()
+        able = () if self.pair is None else self.pair.gradients()
+        own = [one.name for one, name in zip(tables, able, strict=False) if name is None]
+        return frozenset(own).union(self.slots.keys() - self.differentiated.slots.keys())
 
     def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
         """The same op with other functors, as pickling would make it."""

@@ -107,6 +107,8 @@ class Operator(Op):
         masks: Whether elements may be masked: those of value -inf leave the row.
         zeroes_masked: Whether elements leave the row only where the LOAD masks them, and are zero
             in y, whatever the STORE does. Without masks -inf is a value like any other.
+        pairs: Whether a functor may read a partner column: the reduction leaves the values of a row
+            as the LOAD made them, and a result follows from its value and what is known of the row.
         centred: Whether the operator subtracts a mean of the row.
         logarithmic: Whether the result is a logarithm, so that it is -inf at masked elements,
             whatever the STORE does.
@@ -128,6 +130,7 @@ class Operator(Op):
     several_dims: ClassVar[bool] = False
     masks: ClassVar[bool] = False
     zeroes_masked: ClassVar[bool] = False
+    pairs: ClassVar[bool] = False
     centred: ClassVar[bool] = False
     logarithmic: ClassVar[bool] = False
     gradient_schedule: ClassVar[str] = "norm"
@@ -143,6 +146,8 @@ class Operator(Op):
         if "cpp" in vars(cls) and "zeroes_masked" not in vars(cls) and cls.zeroes_masked:
             # A C++ struct of its own, derived from a norm's, need not know masks.
             cls.masks = cls.zeroes_masked = False
+        if "cpp" in vars(cls) and "pairs" not in vars(cls):
+            cls.pairs = False
         changed = {"__call__", "cpp", "definition", "header", "reference"} & {*vars(cls)}
         if changed and not ours and "row_parts" not in vars(cls):  # it computes something else
             setattr(cls, "row_parts", None)  # noqa: B010 (a type checker knows a property)

@@ -186,10 +186,11 @@ WANTED = (
     ),
     Wanted(
         ("RoPE", "RotaryEmbedding", "RotaryPositionEmbedding", "Rotary", "apply_rotary_pos_emb"),
-        "a functor does not see other columns, which a rotary embedding adds; write it in torch",
-        "x * cos + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sin",
-        "RoPE",
-        write="x * cos + rotated(x) * sin",
+        "it is a functor, alone in a Map or behind the norm of queries and keys",
+        "fusedops.RMSNorm(store=[fusedops.Affine('weight', None), fusedops.Rotate('cos', 'sin')])",
+        "RoPE, and QK-norm with it",
+        "how-to/norms.md",
+        "fo.Map(load=[fo.Rotate('cos', 'sin')])",
     ),
     Wanted(
         ("FusedCrossEntropy", "SoftmaxCrossEntropy", "NLLLoss", "ZLoss"),

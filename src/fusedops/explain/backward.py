@@ -133,5 +133,6 @@ def grad_call(bound: Bound) -> GradCall | None:
     elif bound.op.forward_only:
         refused = f"{bound.op.forward_only[0]!r} has no derivative"
     elif unable := bound.op.undifferentiated & {*names}:
-        refused = f"{', '.join(sorted(unable))} of {bound.op.store[-1]!r} has no gradient"
+        who = bound.op.pair or bound.op.store[-1]
+        refused = f"{', '.join(sorted(unable))} of {who!r} has no gradient"
     return GradCall(bound, frozenset(names), refused)

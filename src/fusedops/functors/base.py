@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -149,6 +149,9 @@ class Functor:
             that have some columns of each row run it on theirs; for any other functor they gather
             the row first, unless it says what to run instead (`on_columns`). True of functors of a
             Python function that reads no position, and of C++ expressions.
+        pairs: Whether what the functor does to an element follows from the value at a partner
+            column as well (kPairs in C++). It stands in the declarations of some ops alone, once,
+            and has `check_row`.
         optional: Whether a call may leave the functor's operands out, or give None for them: a
             field of the classes whose declarations choose.
     """
@@ -162,6 +165,7 @@ class Functor:
     is_affine: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     elementwise: ClassVar[bool] = False
+    pairs: ClassVar[bool] = False
     optional: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -268,6 +272,20 @@ class Functor:
         A functor that overrides `shares` has it as well.
         """
         raise NotImplementedError(f"{type(self).__name__}: sharing(dims), the same with other dims")
+
+    def check_row(
+        self, name: str, shape: Sequence[int], reduced: Sequence[int], operands: Mapping[str, Any]
+    ) -> None:
+        """Raise ValueError for a call whose rows or operands have no partner columns.
+
+        Called of functors with `pairs`.
+
+        Args:
+            name: The name of the op, for the message.
+            shape: The shape of x.
+            reduced: The dimensions that make a row.
+            operands: What the call gives, by name.
+        """
 
     def bounds_along(self, rank: int, reduced: Sequence[int]) -> bool:
         """Whether the functor has bounds where these dimensions of an x of this rank make a row."""

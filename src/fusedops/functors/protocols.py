@@ -53,6 +53,9 @@ class Writer(Protocol):
     def operand(self, name: str) -> str:
         """Append an operand by its name: a tensor or a number that the call gives."""
 
+    def columns_of(self, name: str) -> int:
+        """How many columns a table of a functor with `pairs` has; appends nothing."""
+
     def output(self, name: str) -> str:
         """Append a stream by its name: written by the forward kernel, read by the backward one."""
 
@@ -110,6 +113,9 @@ class Chain(Protocol):
 
     def value(self, name: str) -> Tensor | float:
         """A floating operand: a tensor in the compute type, or a number."""
+
+    def as_given(self, name: str) -> Tensor:
+        """A tensor operand of its own dtype and number of columns, dimensions arranged."""
 
     def column(self) -> Tensor:
         """The numbers of the columns, of shape (columns,)."""

@@ -8,7 +8,16 @@ the module that defines it.
 
 from typing import TYPE_CHECKING
 
-from fusedops.functors import activations, arithmetic, biases, dropout, masks, quantize, residual
+from fusedops.functors import (
+    activations,
+    arithmetic,
+    biases,
+    dropout,
+    masks,
+    quantize,
+    residual,
+    rotate,
+)
 from fusedops.functors.activations import *
 from fusedops.functors.arithmetic import *
 from fusedops.functors.biases import *
@@ -16,6 +25,7 @@ from fusedops.functors.dropout import *
 from fusedops.functors.masks import *
 from fusedops.functors.quantize import *
 from fusedops.functors.residual import *
+from fusedops.functors.rotate import *
 
 if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
     __all__ = [
@@ -28,6 +38,7 @@ if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a 
             masks,
             quantize,
             residual,
+            rotate,
         )
         for name in module.__all__
     ]

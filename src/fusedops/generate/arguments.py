@@ -166,6 +166,7 @@ class ArgumentWriter:
         outputs: Mapping[str, View],
         maps: RowMaps,
         tables: Mapping[str, SeenTable] | None = None,
+        table_columns: Mapping[str, int] | None = None,
         slots: Mapping[str, int],
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
@@ -183,6 +184,7 @@ class ArgumentWriter:
         self._output_gradients = output_gradients or {}
         self._maps = maps
         self._tables = tables or {}
+        self._table_columns = table_columns or {}
         self._first_rows = first_rows
         self._slots = slots
         self.drawn_in_memory = drawn_in_memory
@@ -205,6 +207,10 @@ class ArgumentWriter:
         kind = _runtime.INT64 if given.integer else self._float_patch
         self._patched(kind, given.slot)
         return f"Value<{'int64_t' if given.integer else self.compute}>"
+
+    def columns_of(self, name: str) -> int:
+        """How many columns a table of a functor that reads a partner column has."""
+        return self._table_columns[name]
 
     def output(self, name: str) -> str:
         """Append a tensor the kernel writes; in a gradient, one that the forward pass wrote."""

@@ -15,6 +15,7 @@ from fusedops.errors import UnsupportedError
 from fusedops.graph.explain import GraphReport, declared_text, explained, reasons
 from fusedops.graph.products import check_option, rewrite_products
 from fusedops.graph.rewrite import Found, rewrite
+from fusedops.graph.rotations import rewrite_rotations
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
@@ -39,7 +40,9 @@ def fusedops(
     moves fewer bytes (`fusedops.graph.bytes_moved`). A dropout that is fused draws its mask by this
     package's contract (docs/explanation/dropout.md), so a seed gives other masks than in eager
     torch. Linear layers become a `Linear` with what is elementwise after them, where one kernel
-    runs both and pays (`fusedops.graph.products`). The rest of the graph is another backend's.
+    runs both and pays (`fusedops.graph.products`). Rotary embeddings become a `Rotate`, in the
+    kernel of the norm of queries or keys before them if there is one. The rest of the graph is
+    another backend's.
 
     Args:
         graph_module: The graph, as Dynamo captures it.
@@ -69,7 +72,7 @@ def fusedops(
     given = dict(options or {})
     inner = given.pop("inner", "inductor")
     products = check_option(given.pop("products", "auto"))
-    found = rewrite(graph_module)
+    found = [*rewrite(graph_module), *rewrite_rotations(graph_module)]
     if report is not None:
         report(found)
     found_products = rewrite_products(graph_module, products)

@@ -20,6 +20,7 @@ from fusedops.graph.bytes_moved import Moved
 from fusedops.graph.nodes import name_of
 from fusedops.graph.products import rewrite_products
 from fusedops.graph.rewrite import Found, rewrite
+from fusedops.graph.rotations import rewrite_rotations
 from fusedops.graph.segments import source_of
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
@@ -268,7 +269,7 @@ def explained(
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         other = copied(graph_module)
         calls = drawn(other.graph)
-        found = tuple(rewrite(other))
+        found = (*rewrite(other), *rewrite_rotations(other))
         graphs.append(OneGraph(found, tuple(rewrite_products(other, products)), calls))
         return graph_module.forward
 

@@ -6,7 +6,7 @@
 `fusedops.integrations.transformers` is an attention for the models of Hugging Face's transformers.
 Neither is imported before it is asked for.
 
-May import: errors, functors, bind, nn, ops, graph.
+May import: errors, functors, bind, nn, ops, map, graph.
 """
 
 __all__: list[str] = []

@@ -31,6 +31,7 @@ from fusedops.integrations.norms import (
     recognise,
     twin_of,
 )
+from fusedops.integrations.rotary import FusedRotary, layout_of
 from fusedops.integrations.swap import Swapped, restore, swap
 
 __all__ = ["FusedOutput", "Patch", "Place", "is_output", "patch", "unpatch"]
@@ -246,6 +247,8 @@ def patch(
       kernel after the product;
     - experts, a module with "Experts" in its class's name and weights as those of transformers 5,
       likewise: grouped products, and a kernel for all between them (`fusedops.nn.Experts`);
+    - the rotary embedding of queries and keys, in an attention whose forward calls
+      ``apply_rotary_pos_emb`` as those of transformers do: one kernel for each;
     - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
 
     In graphs of `torch.compile` a norm runs by the stock code, but for rows of 4096 columns and
@@ -330,6 +333,12 @@ def patch(
             else:
                 swap(module, FusedExperts, *form)
                 done._replaced(name, module, cls, "experts, their gate and the router's weights")
+        elif (layout := layout_of(module)) is not None:
+            if why := _skipped(name, module, skip):
+                done._left(name, cls, why)
+            else:
+                swap(module, FusedRotary, cls, layout)
+                done._replaced(name, module, cls, "rotary embedding")
     for name, module, why in attend(model, attention):
         if why:
             done._left(name, type(module), why)

@@ -87,6 +87,7 @@ class _Norm(RowOp):
     several_dims = True
     masks = True
     zeroes_masked = True
+    pairs = True
     #: The C++ struct; its gradient and the two for a LOAD with masks are named after it.
     struct: ClassVar[str]
 

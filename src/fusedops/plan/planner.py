@@ -295,6 +295,7 @@ def _written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter
         outputs=outputs,
         maps=row_maps(bound, call.maps, call.drawn),
         tables=bound.tables,
+        table_columns=_table_columns(bound),
         first_rows=first_rows(bound.whole, call.drawn),
         slots=slots,
         output_gradients=joining,
@@ -303,6 +304,19 @@ def _written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter
     )
     members = declared(bound, write, geometry, one.gradient, one.from_result)
     return members + one.members(call, write, members, results), write
+
+
+def _table_columns(bound: Bound) -> dict[str, int] | None:
+    """The columns of the tables of a functor that reads a partner column."""
+    if bound.op.pair is None:
+        return None
+    lead = bound.x.dim() - bound.reduced[0]
+    tables = {one.name: bound.operands[one.name] for one in bound.op.pair.operands()}
+    return {
+        name: table.shape[-lead] if table.dim() >= lead else 1
+        for name, table in tables.items()
+        if isinstance(table, Tensor)
+    }
 
 
 def _variant(call: Call, members: tuple[Member, ...], words: int) -> Variant:
@@ -346,7 +360,7 @@ def _form_key(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
     own = one.types(call)
     if own is None or call.geometry.rows >= MANY_ROWS or bound.op is not op:
         return None
-    if bound.whole is not None or bound.tables or op.causal or op.positions:
+    if bound.whole is not None or bound.tables or op.causal or op.positions or op.pair:
         return None
     typed = types_of([*call.views.values()], call.maps)
     if typed is None:

@@ -30,6 +30,8 @@ class Epilogue(Map):
         ValueError: A functor has no meaning after a product, or behind a Tap.
     """
 
+    pairs = False  # the partner may be another thread's, in the kernel of the product
+
     def __init__(self, of: str, functors: Iterable[Functor]) -> None:
         self._of = of
         chain = tuple(functors)

@@ -198,10 +198,12 @@ class _Run:
         leaves = {}
         own = bound.op.row_operands
         of_rows = [1 if d in bound.reduced else size for d, size in enumerate(bound.x.shape)]
+        pair = bound.op.pair
+        as_they_are = {*bound.tables, *(one.name for one in (pair.operands() if pair else ()))}
         for name, value in {"x": bound.x, **bound.operands}.items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 leaf = value.detach().to(compute)
-                if whole and name not in bound.tables:
+                if whole and name not in as_they_are:
                     leaf = leaf.expand(of_rows if name in own else bound.x.shape).clone()
                 leaves[name] = leaf.requires_grad_(bool(upstream))
         operands = {**bound.operands, **leaves}

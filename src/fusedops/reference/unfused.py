@@ -90,6 +90,11 @@ class Chain:
         value: Tensor | float = self.tensor(name)
         return self._kept(value.to(self._bound.compute)) if isinstance(value, Tensor) else value
 
+    def as_given(self, name: str) -> Tensor:
+        """A tensor operand, its dimensions arranged and not expanded."""
+        bound = self._bound
+        return arranged(bound.operands[name], bound.x.shape, bound.reduced)
+
     def column(self) -> Tensor:
         """The number of each column."""
         return torch.arange(self.columns, device=self._bound.x.device)

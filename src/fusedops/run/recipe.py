@@ -62,9 +62,10 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     wanted = frozenset(name for name, need in zip(names, needs, strict=True) if need)
     source: Runnable = op.differentiated
     if unable := wanted & op.undifferentiated:
+        who = op.pair or op.store[-1]
         raise UnsupportedError(
-            f"{op.name}: {', '.join(sorted(unable))} of {op.store[-1]!r} requires grad, and a "
-            "scale has no gradient; detach() it"
+            f"{op.name}: {', '.join(sorted(unable))} of {who!r} requires grad, and "
+            f"{'a scale' if op.pair is None else 'it'} has no gradient; detach() it"
         )
     gradient = source.gradients.get((wanted, False)) or new_gradient(source, wanted, ())
     needed = gradient.needed

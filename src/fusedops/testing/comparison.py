@@ -198,11 +198,12 @@ def _cases(
         shape, last = tuple(x.shape), bound.reduced[-1]
         rows = [dim for dim in range(x.dim()) if dim not in bound.reduced]
         yield Case("shared upstream", given, expanded=True)
-        if shape[last] > 1 and shape[last] % 2 == 0:
+        paired = chain.pair is not None  # then a row has the columns that its tables have
+        if shape[last] > 1 and shape[last] % 2 == 0 and not paired:
             narrower["odd columns"] = {last: shape[last] - 1}
     if any(shape[dim] > 1 for dim in rows):
         narrower["one row"] = dict.fromkeys(rows, 1)
-    if bound is not None and bound.columns > 1:
+    if bound is not None and bound.columns > 1 and chain.pair is None:
         narrower["one column"] = dict.fromkeys(bound.reduced, 1)
     if rows:
         narrower["no rows"] = {rows[0]: 0}
