@@ -193,8 +193,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       if (mine) {
         if (kEagerOperands || chunk > share.begin) fetch(from, above, row, chunk);
         through_store<Op, kMasks>(value, gradient, known, store, of_store,
-                                  chunk * of_chunk + first_col, store_sinks, lane, visit,
-                                  others);
+                                  chunk * of_chunk + first_col, store_sinks, lane, visit, others);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       if constexpr (kReduces) {

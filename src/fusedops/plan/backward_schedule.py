@@ -105,8 +105,8 @@ def backward_schedule(
         sums,
         forced.storage,
         forced.backward,
-        # Functors of a LOAD may read x again, after a later row has taken its place. A STORE with others
-        # than parameters was not measured.
+        # Functors of a LOAD may read x again, after a later row has taken its place. A STORE with
+        # others than parameters was not measured.
         aligned and not bound.load and all(isinstance(one, Affine) for one in bound.store),
     )
     return chosen, chosen.storage

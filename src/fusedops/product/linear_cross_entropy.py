@@ -462,6 +462,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
                     found[name][..., start:stop] = one
                 else:
                     found[name] += one
+    del loop.memory, dz, z  # before another tensor of x's size is made
     if dx is not None:
         found["x"] = dx.to(call.x.dtype).view(call.x.shape)
     return [

@@ -181,8 +181,8 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     assert target.gpu is not None
     if not op.has_result:
         raise UnsupportedError(
-            f"{op.name}: there is nothing to tune: the launch configuration of an op without y is a "
-            "fixed one"
+            f"{op.name}: there is nothing to tune: the launch configuration of an op without y is "
+            "a fixed one"
         )
     if not op.reduces:
         raise UnsupportedError(
