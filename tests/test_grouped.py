@@ -151,6 +151,21 @@ class TestValues:
         of_w = torch.autograd.grad(y.sum(), odd["w"])[0]
         assert torch.allclose(of_w[0], x[:4].sum(0).expand(24, 16), atol=1e-5)
 
+    @pytest.mark.parametrize("sizes", [(16, 24), (9, 11)])
+    def test_layouts_of_16_bits(self, device, sizes):
+        """Upstream gradients without memory, or of columns, for groups that begin at any row."""
+        counts, (k, n) = (3, 0, 5, 1), sizes
+        x, w, *_ = given(device, torch.bfloat16, counts, k, n).values()
+        y = fo.GroupedLinear()(x, w, offsets=offsets_of(counts, device))
+        columns = randn(n, sum(counts), dtype=torch.bfloat16, device=device, seed=6).mT
+        for upstream in (columns[:, :1].expand(y.shape), columns, columns.contiguous()):
+            found = torch.autograd.grad(y, (x, w), upstream, retain_graph=True)
+            parts = zip(x.split(counts), w, upstream.split(counts), strict=True)
+            exact = [(dz.double() @ one.double(), dz.double().mT @ rows.double())
+                     for rows, one, dz in parts]  # fmt: skip
+            want = torch.cat([one for one, _ in exact]), torch.stack([one for _, one in exact])
+            near(found, want, torch.bfloat16, counts, k, n)
+
     def test_nan_stays_in_its_group(self, device):
         x, w, *_ = (one.detach().clone() for one in given(device).values())
         w[2, 0, 0] = torch.nan

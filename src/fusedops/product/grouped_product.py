@@ -161,7 +161,9 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
         lead = () if b.dim() == 3 else (ends.shape[0],)
         return a.new_zeros((*lead, a.shape[0], b.shape[-1]))
     if by_torch(a.dtype):
-        result: Tensor = _BY_TORCH(_readable(a), _readable(b), offs=ends)
+        # Groups may begin anywhere in T, so its neighbours are not neighbours in memory.
+        left = _readable(a) if b.dim() == 3 else _readable(a.mT).mT
+        result: Tensor = _BY_TORCH(left, _readable(b), offs=ends)
         return result
     if a.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError(
@@ -181,13 +183,13 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
 def _readable(matrices: Tensor) -> Tensor:
     """Matrices that torch's grouped product can read: a copy where it cannot read these.
 
-    Of rows or columns the elements have to be neighbours, and all of them begin at multiples of 16
-    bytes.
+    The elements of a row have to be neighbours, of many matrices those of a row or of a column, and
+    all rows or columns begin at multiples of 16 bytes.
     """
     step = _ALIGNED // matrices.element_size()
     traced = torch.compiler.is_compiling() or type(matrices) not in (Tensor, torch.nn.Parameter)
     known = traced or matrices.data_ptr() % _ALIGNED == 0  # what is traced has no address
-    for one in (matrices, matrices.mT):
+    for one in (matrices, matrices.mT)[: matrices.dim() - 1]:
         lead, inner = one.stride()[:-1], one.stride(-1)
         if known and inner == 1 and lead[-1] >= one.shape[-1] and not any(n % step for n in lead):
             return matrices
