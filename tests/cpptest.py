@@ -41,8 +41,7 @@ def example(header):
 def compile_host(source, library, *flags):
     """Compile a source with the host's compiler into a shared library."""
     include = f"-I{env.include_dir()}"
-    # Vectors that a compiler without AVX passes otherwise are no concern of ours.
-    command = [*host.find_compiler(), *FLAGS, "-Wno-psabi", *flags, include, "-x", "c++", source]
+    command = [*host.find_compiler(), *FLAGS, *flags, include, "-x", "c++", source]
     run([*command, "-o", library])
 
 

@@ -8,6 +8,7 @@ Each compiles alone with a host's compiler and NVRTC; nvcc, which is slow, gets 
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from cases import thorough
@@ -138,6 +139,91 @@ def test_all_on_a_host_beside_others_macros(tmp_path, name):
     standard = [name for name in FOREIGN | LAUNCHING if not name.startswith("cuda")]
     every = "".join(f"#include <{header}>\n" for header in HEADERS)
     check_on_a_host(tmp_path, name, with_macros(standard) + every)
+
+
+#: Dispatches with functors, forward and gradient.
+INSTANCES = """\
+#include <fusedops/oneflow.cuh>
+using namespace fusedops;
+using Few = few_cols<1, 64>;
+Result softmax(Where where, const half* x, const bool* visible, float8_e4m3* y, float* amax,
+               const float* kept, half* dx, int64_t rows, int64_t n) {
+  const auto in = load(direct(x, n), scale(0.5f), mask(direct(visible, n)), causal(rows),
+                       softcap(3.0f), dropout(0.1, 1, 2));
+  const auto out = store(quantize(single(amax), single(amax)), direct(y, n));
+  const Result status = dispatch_softmax<float>(where, in, out, rows, Few(n));
+  if (status != Result(0)) return status;
+  return dispatch_softmax_gradient<float>(where, in, store(Absent{}), kept, direct(x, n),
+                                          direct(dx, n), gradients(), nullptr, 0, rows, Few(n));
+}
+Result norm(Where where, const bfloat16* x, bfloat16* stream, const float* gamma, double* y,
+            float* kept, float* dgamma, void* space, size_t bytes, int64_t rows, int64_t n) {
+  const auto in = load(direct(x, n), saved_residual(direct(x, n), direct(stream, n)));
+  const auto out = store(affine(per_column(gamma)), activation<Gelu>(), direct(y, n));
+  const Result status = dispatch_layer_norm<float>(where, in, out, rows, Few(n), 1e-5, kept);
+  if (status != Result(0)) return status;
+  const auto wanted = gradients(in_store<0, 0>(accumulate(per_column(dgamma))));
+  return dispatch_rms_norm_gradient<float>(where, load(direct(x, n)),
+                                           store(affine(per_column(gamma)), Absent{}), kept,
+                                           direct(x, n), direct(stream, n), wanted, space, bytes,
+                                           rows, Few(n));
+}
+inline auto others(const float* x, const int* ids, float* to) {
+  const auto each = per_row(x);
+  const auto in = load(direct(x, 8), scale(each), bias(each), residual(each), residual(each, 2.0),
+                       save(direct(to, 8)), saved_residual(each, direct(to, 8), 2),
+                       saved_residual(each, direct(to, 8), 2, each), zero_centred(each),
+                       softcap(each), leaky_relu(0.1f), leaky_relu(each), gate<Silu>(each),
+                       gated<Relu>(each), dropout(0.1, Draw{nullptr}), row_dropout(0.1, 1, 2),
+                       row_dropout(0.1, Draw{nullptr}), cast<half>(), keep(per_row(ids)),
+                       window(8, 1, 2), lengths(per_row(ids)),
+                       segments(per_row(ids), per_column(ids)), alibi(each, 8),
+                       gather(each, 8, 1, direct(ids, 8)));
+  const auto scales = per_row(to);
+  (void)store(tap(direct(to, 8)), dynamic_quantize<float8_e4m3, kWholeRow>(scales), Absent{});
+  return in;
+}
+"""
+ON_A_HOST = "#define Where Threads\n#define Result Status\n"
+ON_A_GPU = "#define Where cudaStream_t\n#define Result cudaError_t\n"
+
+
+def instances(head):
+    first, rest = INSTANCES.split("\n", 1)
+    return f"{first}\n{head}{rest}"
+
+
+def manual_warnings():
+    """The flags under which docs/how-to/cpp-project.md says that the headers are clean."""
+    page = Path(__file__).parent.parent / "docs/how-to/cpp-project.md"
+    said = re.search(r"clean under `(-W[^`]+)`", page.read_text(encoding="utf-8"))
+    return said[1].split()
+
+
+@pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
+@pytest.mark.parametrize("flags", [[], *thorough(["-mavx2", "-mfma"])], ids=str)
+def test_instances_on_a_host(tmp_path, name, flags):
+    """Also nothing is said of how vectors are passed without AVX: none are."""
+    source = tmp_path / "some.cpp"
+    source.write_text(instances(ON_A_HOST))
+    # Clang vectorizes from -O2 on only, and says so of each loop that is to be.
+    more = ["-O0", "-Wsign-conversion"] if name == "clang++" else ["-O1"]
+    done = subprocess.run(
+        [name, "-std=c++17", *manual_warnings(), *more, *flags,
+         f"-I{env.include_dir()}", "-c", str(source), "-o", str(source.with_suffix(".o"))],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not done.stderr
+
+
+@pytest.mark.thorough
+def test_instances_with_nvcc(tmp_path):
+    """Nor has the host's compiler anything to say of what nvcc makes of them."""
+    source = tmp_path / "some.cu"
+    source.write_text(instances(ON_A_GPU))
+    flags = ["-std=c++17", "-arch=sm_90", "-Xcompiler", "-Wall,-Wextra,-Wshadow"]
+    output = source.with_suffix(".o")
+    run(compiler("nvcc"), *flags, f"-I{env.include_dir()}", "-c", source, "-o", output)
 
 
 @pytest.fixture(scope="module")

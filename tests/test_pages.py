@@ -88,7 +88,7 @@ def compiled(tmp_path, text, name):
     """What a compiler says to a CPU's call."""
     source = tmp_path / name
     source.write_text(text)
-    flags = ("-std=c++17", "-fsyntax-only", "-Wno-psabi")
+    flags = ("-std=c++17", "-fsyntax-only")
     run([compiler(), *flags, f"-I{env.include_dir()}", source])
 
 
@@ -199,7 +199,7 @@ def test_the_host_part_needs_no_cuda(tmp_path):
     source = tmp_path / "host.cpp"
     text = PLAIN.format(type="int64_t").replace("cudaError_t", "Status")
     source.write_text(text.replace("cudaStream_t stream", "Threads stream"))
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-fsyntax-only")
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only")
     run([compiler(), *flags, f"-I{env.include_dir()}", source])
 
 
@@ -215,7 +215,7 @@ def test_strict_warnings(tmp_path, march):
     names = ("add_norm", "attention", "others", "training")
     source.write_text("".join(f'#include "{name}.cuh"\n' for name in names))
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wold-style-cast", "-Werror")
-    flags = ("-std=c++17", "-Wno-psabi", "-fsyntax-only", f"-I{env.include_dir()}", f"-I{FOLDER}")
+    flags = ("-std=c++17", "-fsyntax-only", f"-I{env.include_dir()}", f"-I{FOLDER}")
     run([compiler(), *target, *warnings, *flags, source])
 
 
@@ -258,7 +258,7 @@ def test_explicit_instantiation(tmp_path):
     having, calling = tmp_path / "having.cpp", tmp_path / "calling.cpp"
     having.write_text(DECLARED.format(extern=""))
     calling.write_text(DECLARED.format(extern="extern") + CALLING)
-    flags = ("-std=c++17", "-Wno-psabi", "-pthread", f"-I{env.include_dir()}")
+    flags = ("-std=c++17", "-pthread", f"-I{env.include_dir()}")
     for source in (having, calling):
         run([compiler(), *flags, "-c", source, "-o", source.with_suffix(".o")])
     objects = [source.with_suffix(".o") for source in (having, calling)]

@@ -12,9 +12,9 @@
 //   tap(operand)                    v, written as well; in a STORE
 //   affine(gamma, beta)             v * gamma + beta          gradients 0: gamma, 1: beta
 //   zero_centred(gamma, beta)       v * (1 + gamma) + beta    the same
-//   softcap(operand)                cap * tanh(v / cap)       gradient 0: cap
+//   softcap(30.0f), softcap(operand)  cap * tanh(v / cap)     gradient 0: cap
 //   activation<Silu>()              silu(v); or Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid, Tanh
-//   leaky_relu(operand)             v > 0 ? v : v * slope     gradient 0: slope
+//   leaky_relu(0.1f), leaky_relu(operand)  v > 0 ? v : v * slope     gradient 0: slope
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g
 //   dropout(p, seed, offset)        docs/explanation/dropout.md
@@ -92,20 +92,20 @@ template <class Skip, class Stream>
 FUSEDOPS_HD SavedResidual<Skip, Value<float>, Stream> saved_residual(const Skip& skip,
                                                                      const Stream& stream) {
   detail::refuse_pointers<Skip, Stream>();
-  return {{skip, {{1}}}, stream, {}};
+  return {{skip, {{1}}}, {stream, {}}};
 }
 template <class Skip, class Stream, class Number>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream> saved_residual(const Skip& skip,
                                                                       const Stream& stream,
                                                                       Number alpha) {
   detail::refuse_pointers<Skip, Stream>();
-  return {{skip, {{alpha}}}, stream, {}};
+  return {{skip, {{alpha}}}, {stream, {}}};
 }
 template <class Skip, class Stream, class Number, class Upstream>
 FUSEDOPS_HD SavedResidual<Skip, Value<Number>, Stream, Upstream> saved_residual(
     const Skip& skip, const Stream& stream, Number alpha, const Upstream& upstream) {
   detail::refuse_pointers<Skip, Stream, Upstream>();
-  return {{skip, {{alpha}}}, stream, upstream};
+  return {{skip, {{alpha}}}, {stream, upstream}};
 }
 
 /// Saves the value to `stream`, with which the chain continues; `stream` and `upstream` as above.
@@ -142,6 +142,8 @@ FUSEDOPS_HD Softcap<Cap> softcap(const Cap& cap) {
   detail::refuse_pointers<Cap>();
   return {cap};
 }
+FUSEDOPS_HD Softcap<Value<float>> softcap(float cap) { return {{{cap}}}; }
+FUSEDOPS_HD Softcap<Value<double>> softcap(double cap) { return {{{cap}}}; }
 
 /// act(v), where the function is Silu, Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid or Tanh.
 template <class Function>

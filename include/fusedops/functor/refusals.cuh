@@ -24,7 +24,7 @@ template <class T, size_t kCount>
 struct IsPointer<T[kCount]> {
   static constexpr bool value = true;
 };
-/// Refuses a bare pointer, or an array, where an operand is expected. To know that `auto` is void a
+/// Refuses a bare pointer, an array, or a number, where an operand is expected. To know that `auto` is void a
 /// compiler reads the body at once: its sentence comes before what else is wrong with an array.
 template <class... T>
 FUSEDOPS_HD constexpr auto refuse_pointers() {
@@ -32,6 +32,10 @@ FUSEDOPS_HD constexpr auto refuse_pointers() {
                 "fusedops: a bare pointer is no operand: say how it lies, as direct(pointer, "
                 "row_stride), broadcast(pointer, layout), per_column(pointer), per_row(pointer) or "
                 "single(pointer)");
+  static_assert(
+      ((__is_class(T) || IsPointer<T>::value) && ...),
+      "fusedops: a bare number is no operand: scale, softcap, leaky_relu and the alpha of "
+      "residual take a float or a double, others what lies in memory, as single(pointer)");
 }
 
 template <class T>

@@ -16,6 +16,7 @@
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
+inline namespace FUSEDOPS_ABI {
 
 /// kShared: cosines and sines have one column a pair, kHalf; else one for each of the 2 * kHalf.
 template <class Cos, class Sin, int kHalf, bool kInterleaved, bool kShared>
@@ -114,4 +115,5 @@ struct Rotate {
   }
 };
 
+}  // namespace FUSEDOPS_ABI
 }  // namespace fusedops

@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that the headers' comments write compile, with arguments of the names that stand there.
+
+The programs at the heads of the pages are compiled by `test_pages`, those of the contracts by
+`test_contract_examples`.
+"""
+
+import re
+
+import pytest
+from cpptest import compiler, run
+
+from fusedops.jit import env
+
+HEAD = """\
+#include <fusedops/layer_norm.cuh>
+#include <fusedops/rms_norm.cuh>
+#include <fusedops/softmax.cuh>
+using namespace fusedops;
+extern float* memory;
+extern int* ids;
+extern uint64_t* words;
+"""
+MEMORY = "float* const {} = memory"
+OPERAND = "const auto {} = per_row(memory)"
+NUMBER = "const int64_t {} = 1"
+LAYOUT = "const auto {} = fusedops::layout({{2, 4, 8}}, {{8, 0, 1}})"
+SHARED = "const auto {} = fusedops::layout({{1, 8, 8}}, {{8, 0, 1}})"
+
+#: What a name in a header's comments stands for.
+NAMES = {
+    "row/layout": {},
+    "row/operand": {
+        **dict.fromkeys(["x", "bias", "gamma", "scale", "alpha"], MEMORY),
+        "row_stride": NUMBER,
+        "layout": LAYOUT,
+        "target": "const auto {} = direct(memory, 8)",
+    },
+    "dispatch/wanted": {
+        **dict.fromkeys(["dbias", "dgamma", "dpair"], MEMORY),
+        **dict.fromkeys(["rows", "cols"], NUMBER),
+        "layout": SHARED,
+        "bytes": "size_t {} = 0",
+    },
+    "functors": {
+        **dict.fromkeys(["operand", "gamma", "beta", "scale", "amax", "scales"], OPERAND),
+        **dict.fromkeys(["seed", "offset", "queries", "shift", "left", "right"], NUMBER),
+        **dict.fromkeys(["entries", "step"], NUMBER),
+        **dict.fromkeys(["p", "alpha"], "const double {} = 0.5"),
+        "stream": "const auto {} = direct(memory, 8)",
+        "pointer": "uint64_t* const {} = words",
+        "kBlock": "constexpr int {} = 128",
+    },
+}
+#: The functors whose operands are integers.
+OF_INTEGERS = ("mask(", "keep(", "lengths(", "segments(")
+#: What a CPU's call has beside what a GPU's has.
+ON_A_CPU = {"gradient_workspace<float>(": "gradient_workspace<float>(Threads{1}, "}
+
+#: What stands in the calls of a page.
+PAGE = """\
+const Threads where{1};
+float *const kept = memory, *const mean = memory, *const rstd = memory;
+const auto dx = direct(memory, 8), dy = dx;
+const auto load = fusedops::load(dy);
+const auto load_x = load, load_y = load, load_dy = load, load_scaled_dy = load;
+const auto store = fusedops::store(dx), store_dx = store;
+const auto wanted = gradients();
+const int64_t rows = 1;
+const few_cols<1, 8> cols(8);
+const double epsilon = 1e-5, eps = epsilon;
+void* const workspace = nullptr;
+const size_t bytes = 0;
+"""
+PAGES = ("softmax", "layer_norm", "rms_norm")
+
+
+def head(name):
+    return (env.include_dir() / f"fusedops/{name}.cuh").read_text(encoding="utf-8")
+
+
+def balanced(text):
+    """The calls, separated by commas, that a text begins with; None where one does not end."""
+    depth, end = 0, 0
+    for at, one in enumerate(text):
+        depth += (one in "({") - (one in ")}")
+        if one == ")" and depth == 0:
+            end = at + 1
+            if not re.match(r", \w+(<\w+>)?\(", text[end:]):
+                return text[:end]
+    return None
+
+
+def calls(text):
+    """Those at the beginnings of indented lines of comments; remarks follow behind two spaces."""
+    found, begun = [], ""
+    for line in re.findall(r"^ *///?   +(\S.*)$", text, re.MULTILINE):
+        if not begun and not re.match(r"[a-z_]+(<[\w, ]+>)?\(", line):
+            continue
+        whole = balanced(f"{begun}{line}")
+        if whole is None:
+            begun += line.split("  ")[0] + " "
+        else:
+            found.append(whole)
+            begun = ""
+    assert not begun
+    return found
+
+
+def function(number, call, names):
+    """A function with this call, and the names that stand in it."""
+    words = dict.fromkeys(re.findall(r"\b([a-z]\w*)\b(?![<({:])", call))
+    lines = [f"{names[word].format(word)};\n" for word in words if word in names]
+    if call.startswith(OF_INTEGERS):
+        lines = ["const auto operand = per_row(ids);\n"]
+    for plain, full in ON_A_CPU.items():
+        call = call.replace(plain, full)
+    return f"void f{number}() {{\n{''.join(lines)}  (void)({call});\n}}\n"
+
+
+#: How many calls each of the headers has at least: were they fewer, some would not be found.
+LEAST = {"row/layout": 2, "row/operand": 6, "dispatch/wanted": 3, "functors": 24}
+
+
+def test_calls_in_comments(tmp_path):
+    functions = []
+    for name, names in NAMES.items():
+        found = calls(head(name))
+        assert len(found) >= LEAST[name]
+        functions += [function(len(functions) + i, call, names) for i, call in enumerate(found)]
+    compiled(tmp_path, functions)
+
+
+def compiled(folder, functions):
+    source = folder / "calls.cpp"
+    source.write_text(HEAD + "".join(functions))
+    run([compiler(), "-std=c++17", "-fsyntax-only", f"-I{env.include_dir()}", source])
+
+
+@pytest.mark.thorough
+def test_dispatches_in_the_heads_of_pages(tmp_path):
+    functions = []
+    for page in PAGES:
+        text = re.sub(r"\s*\n//\s*", " ", head(page).split("#pragma once")[0])
+        for call in re.findall(r"dispatch_\w+<Compute>\([^)]*\)", text):
+            one = call.replace("<Compute>", "<float>")
+            functions.append(f"void f{len(functions)}() {{\n{PAGE}(void)({one});\n}}\n")
+    assert len(functions) >= 9
+    compiled(tmp_path, functions)
