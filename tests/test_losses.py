@@ -308,6 +308,7 @@ def test_every_option_with_every_other(device):
 
 @pytest.mark.thorough
 def test_opinfo_samples_of_torch(device):
+    pytest.importorskip("expecttest")  # which torch's own samples import
     from torch.testing._internal.common_methods_invocations import op_db
 
     (info,) = [one for one in op_db if one.name == "nn.functional.cross_entropy"]
@@ -502,10 +503,12 @@ def test_the_backend_finds_it(program, dtype, device):
     found, wanted = fused(x, labels), program(x, labels)
     assert fused.declaration == GRAPHS[program]
     assert found.dtype is wanted.dtype
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {}
+    # Eager torch rounds to 16 bits at each step of the chain.
+    near = dtype is torch.float32
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if near else {"rtol": 0.06, "atol": 4e-3}
     torch.testing.assert_close(found, wanted, **tolerance)
     of_x = [torch.autograd.grad(one.sum(), x)[0] for one in (found, wanted)]
-    torch.testing.assert_close(*of_x)
+    torch.testing.assert_close(*of_x, **tolerance)
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       tile.begin(left - first_col, left - group_col);
       const auto& source = stage.in(load, row);
       if (mine) {
-        load_tile<false, kBranchless>(tile, source, row, begin + first_col, bounds,
-                                      Op::padding_value());
+        // Without a result there are registers for all loads of a tile at a time.
+        load_tile<false, kBranchless || !kHasResult>(tile, source, row, begin + first_col, bounds,
+                                                     Op::padding_value());
       } else {
         tile.fill(Op::padding_value());
       }

@@ -85,13 +85,10 @@ class Forward:
             centred=op.centred,
             single=self.single,
             align=op.block or 0,
+            forgets=not op.has_result,
         )
         if op.reduces or op.block == WHOLE_ROW:
-            storage = forced.storage
-            tile = schedule.choose(row, target.arch, gpu, storage, forced.forward)
-            if not op.has_result and storage is None and tile.chunks > 1:
-                # Nothing of a row is needed after its reduction, so nothing of it is kept.
-                tile = schedule.choose(row, target.arch, gpu, "streaming", forced.forward)
+            tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
         else:
             tile = choose_map(row, gpu, forced.storage, forced.forward)
         return tile, tile.storage

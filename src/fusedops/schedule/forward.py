@@ -13,7 +13,13 @@ import dataclasses
 
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ForwardFeatures
-from fusedops.schedule.forward_tile import WIDE_ACCESS, Row, is_staged_tile, row_bucket
+from fusedops.schedule.forward_tile import (
+    FORGOTTEN_THREADS,
+    WIDE_ACCESS,
+    Row,
+    is_staged_tile,
+    row_bucket,
+)
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.lookup import Found, launch_config, remembered
 from fusedops.schedule.row_schedule import (
@@ -24,7 +30,11 @@ from fusedops.schedule.row_schedule import (
     cluster_of,
     reserved_shared,
 )
-from fusedops.schedule.tiling import Bucket
+from fusedops.schedule.tiling import Bucket, Tile
+
+#: Occupancy targets in threads per SM of kernels that keep nothing of a row: without operands, as
+#: measured beside forward_tile.FORGOTTEN_THREADS, and where operands take registers as well.
+FORGETTING, FORGETTING_MORE = 1536, 1024
 
 __all__ = ["HOST_BUFFERED", "Row", "choose", "choose_host", "host_columns", "staged"]
 
@@ -75,7 +85,10 @@ def _chosen(
         blocks = cluster if kind == "cluster" else 1
         read_once = kind == "register" or (kind == "cluster" and tile.chunks <= blocks)
         features = _features(row, bucket, blocks, read_once, gpu)
-        found = launch_config(features, arch, gpu) if launch is None else Found(launch)
+        if launch is None and row.forgets:
+            found = Found(_forgetting(row, tile, gpu))
+        else:
+            found = launch_config(features, arch, gpu) if launch is None else Found(launch)
         return Schedule(
             kind,
             tile,
@@ -99,6 +112,8 @@ def _chosen(
     free = gpu.shared_limit - reserved_shared(in_shared.threads_per_block, compute_bytes)
     fits = in_shared.shared_bytes <= free
     many = "cluster" if cluster > 1 else "shared" if fits else "streaming"
+    if row.forgets:
+        many = "streaming"
     kind = storage or ("register" if tile.chunks == 1 else many)
     if kind == "register" and tile.chunks > 1:
         raise ValueError(f"a row of {columns} columns does not fit the registers of a block")
@@ -110,6 +125,14 @@ def _chosen(
     if kind == "cluster":
         check_cluster(columns, tile.chunks, cluster)
     return made(kind)
+
+
+def _forgetting(row: Row, tile: Tile, gpu: Gpu) -> LaunchConfig:
+    """The launch configuration of rows of which nothing is kept."""
+    short = tile.threads <= 32 and tile.chunks == 1
+    rows = max(1, FORGOTTEN_THREADS // tile.threads) if short else 1
+    occupancy = FORGETTING if row.streams == "none" else FORGETTING_MORE
+    return LaunchConfig(rows, min(occupancy, gpu.threads_per_sm))
 
 
 def _features(row: Row, bucket: Bucket, cluster: int, read_once: bool, gpu: Gpu) -> ForwardFeatures:
