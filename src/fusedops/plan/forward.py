@@ -93,7 +93,8 @@ class Forward:
                 # Nothing of a row is needed after its reduction, so nothing of it is kept.
                 tile = schedule.choose(row, target.arch, gpu, "streaming", forced.forward)
         else:
-            tile = choose_map(row, gpu, forced.storage, forced.forward)
+            paired = op.pair is not None
+            tile = choose_map(row, gpu, forced.storage, forced.forward, paired)
         return tile, tile.storage
 
     def settled(self, call: Call) -> Call:
