@@ -536,7 +536,7 @@ struct Store {
       }
       chain.paired(v, w, row, col + i, at);
       detail::refuse_to_round<Target, Functors::kEnds>();
-      target.write(v, row, col + i);
+      target.write(v, row, hidden(col + i));
     });
   }
   /// backward() likewise; `at_partner(g, result, column)` gives both elsewhere in the row.

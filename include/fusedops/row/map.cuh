@@ -47,7 +47,8 @@ __device__ __forceinline__ void map_kernel(const Op& op, const LoadT& load, Stor
                          Op::padding_value());
         if constexpr (detail::pairs<LoadT>()) detail::row_is_read<Schedule>();
       }
-      store_tile(tile, store, row, begin + first_col, op.finish(Op::identity(), row, cols));
+      const int64_t to = detail::pairs<LoadT>() ? hidden(begin + first_col) : begin + first_col;
+      store_tile(tile, store, row, to, op.finish(Op::identity(), row, cols));
     }
   } else {
     static_assert(detail::block_of<StoreT>() != kWholeRow,

@@ -85,6 +85,7 @@ struct Elsewhere {
   const Upstream& upstream;
   const StoreT& store;
   typename Op::Row known;
+  static constexpr bool kPairs = detail::pairs<StoreT>();
 
   /// The row's results from column `at` on, and the gradient of what was stored.
   template <int N, class Compute, class Row>
@@ -177,7 +178,9 @@ FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const Fini
   } else {
     load.backward(g, row, col, sink, NoneMasked{});
   }
-  if constexpr (!IsSame<To, Absent>::value) to.write(g, row, col);
+  if constexpr (!IsSame<To, Absent>::value) {
+    to.write(g, row, pairs<LoadT>() || pairs<Others>() ? hidden(col) : col);
+  }
 }
 
 /// The row as functors see it at one pack of a tile.
@@ -252,7 +255,7 @@ FUSEDOPS_HD void through_load_of_pairs(const Tile& result, Tile& gradient, const
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) of_partner[i] = of_result[other][i];
     });
-    if constexpr (!detail::IsSame<To, Absent>::value) to.write(gradient.at[k], row, at);
+    if constexpr (!detail::IsSame<To, Absent>::value) to.write(gradient.at[k], row, hidden(at));
   }
 }
 
