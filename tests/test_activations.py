@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import randn
+from cases import randn, thorough
 from torch import nn
 from torch.nn import functional
 
@@ -27,22 +27,26 @@ LEAKY = fo.LeakyReLU("slope")
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 
 
-def test_values_and_gradients_in_double(device):
-    """All in one chain, brought back to where they bend in between; so are the gates."""
+@pytest.mark.parametrize("gated", [False, *thorough(True)])
+def test_values_and_gradients_in_double(gated, device):
+    """All in one chain, brought back to where they bend in between; and all gates."""
     load, store = [], []
     for k, (word, (one, _)) in enumerate(ACTIVATIONS.items()):
-        load += [one, fo.Scale("back"), fo.Bias("shift")]
-        store.append(fo.Gate(f"gate{k}", word, "value" if k % 2 else "gate"))
+        load += [] if gated else [one, fo.Scale("back"), fo.Bias("shift")]
+        store += [fo.Gate(f"gate{k}", word, "value" if k % 2 else "gate")] if gated else []
     x, slope, *gates = (
         randn(3, 61, dtype=torch.float64, device=device, seed=k).requires_grad_() for k in range(9)
     )
+    gates = gates if gated else []
+    numbers = {} if gated else {"back": 3.0, "shift": -0.5}
     names = {f"gate{k}": gate for k, gate in enumerate(gates)}
-    y = fo.Map([*load, LEAKY, *store])(x, back=3.0, shift=-0.5, slope=slope, **names)
+    y = fo.Map([*load, LEAKY, *store])(x, slope=slope, **numbers, **names)
     v = x
-    for _, function in ACTIVATIONS.values():
+    for _, function in () if gated else ACTIVATIONS.values():
         v = function(v) * 3 - 0.5
     v = torch.where(v > 0, v, v * slope)
-    for k, ((_, function), gate) in enumerate(zip(ACTIVATIONS.values(), gates, strict=True)):
+    for k, gate in enumerate(gates):
+        function = [*ACTIVATIONS.values()][k][1]
         v = function(v) * gate if k % 2 else v * function(gate)
     upstream = randn(3, 61, dtype=torch.float64, device=device, seed=20)
     inputs = [x, slope, *gates]

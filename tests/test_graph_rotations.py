@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from cases import randn
+from cases import randn, thorough
 from torch.nn import functional
 
 import fusedops as fo
@@ -68,7 +68,7 @@ def test_models_spell_them(program):
     assert all(one.what == "rms_norm" for one in report.left)  # as such
 
 
-@pytest.mark.parametrize("program", WANTED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("program", [qwen, *thorough(llama, plain)], ids=lambda one: one.__name__)
 def test_their_values_and_gradients(program, device):
     compiled = torch.compile(program, backend="fusedops", options={"inner": "aot_eager"})
     arguments = given(device=device)

@@ -109,7 +109,7 @@ def test_what_is_left():
     "name",
     [
         pytest.param("llama", marks=pytest.mark.thorough),
-        pytest.param("qwen3", marks=pytest.mark.exhaustive),
+        pytest.param("qwen3", marks=[pytest.mark.thorough, pytest.mark.exhaustive]),
     ],
 )
 def test_models_train_and_generate_alike(name, device):

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotations: both layouts, tables and sides, in place, partial, and what they refuse."""
 
+import dataclasses
 import itertools
+from typing import ClassVar
 
 import pytest
 import torch
-from cases import forced, randn
+from cases import forced, randn, thorough
 
 import fusedops as fo
+from fusedops.functors import Functor, Operand, Role
 from fusedops.testing import check
 
 ROTATE = fo.Rotate("cos", "sin")
@@ -55,6 +58,7 @@ def bounded(found, true, size, dtype):
 
 #: Columns and dims: whole packs, pairs that a pack cuts, odd rows, two columns.
 SIZES = [(64, None), (33, 10), (2, None)]
+REST = [pytest.param(*one, marks=pytest.mark.thorough) for one in SIZES[1:]]
 MORE = [(128, None), (256, None), (20, None), (200, 64), (37, 16), (1030, None), (2050, None)]
 
 
@@ -73,7 +77,7 @@ def both_passes(columns, dims, interleaved, full, dtype, device, table=torch.flo
 
 
 @pytest.mark.parametrize(("interleaved", "full"), [(False, False), (True, True)])
-@pytest.mark.parametrize(("columns", "dims"), SIZES)
+@pytest.mark.parametrize(("columns", "dims"), [SIZES[0], *REST])
 def test_a_map(columns, dims, interleaved, full, device):
     both_passes(columns, dims, interleaved, full, torch.float32, device)
 
@@ -97,7 +101,7 @@ def norm_of(kind, interleaved, dims=None, side="store"):
     return kind(store=[fo.Affine("g", None), rotate])
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("interleaved", [False, *thorough(True)])
 def test_a_norm_of_queries(interleaved, device):
     """Against torch in double: values, and gradients of x and of gamma."""
     op = norm_of(fo.RMSNorm, interleaved)
@@ -261,6 +265,73 @@ def test_refusals_of_other_kinds():
         fo.Map([ROTATE])(long, **tables(dims=2000), out=torch.empty(1, 2000))
 
 
+@dataclasses.dataclass(frozen=True)
+class Paired(Functor):
+    """``s * x * partner`` for the halves of a row of 12 columns, a functor of one's own."""
+
+    s: str
+    pairs: ClassVar[bool] = True
+    headers: ClassVar[tuple[str, ...]] = ("row/view.cuh",)
+    definition: ClassVar[str] = """
+namespace own {
+template <class Factor>
+struct Paired {
+  Factor s;
+  static constexpr bool kPairs = true, kNeighbours = false;
+  static constexpr int kPairWidth = 2;
+  FUSEDOPS_HD int64_t partner(int64_t col) const { return (col + 6) % 12; }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void paired(Compute (&v)[N], const Compute (&partner)[N], const Row& row,
+                          int64_t col) const {
+    const auto factor = s.template fetch<N, Compute>(row, col);
+    for (int i = 0; i < N; ++i) v[i] *= factor[i] * partner[i];
+  }
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void paired_backward(Compute (&g)[N], const Compute (&of_partner)[N],
+                                   const Compute (&in)[N], const Compute (&partner)[N],
+                                   const Row& row, int64_t col, Sink& sink) const {
+    const auto factor = s.template fetch<N, Compute>(row, col);
+    const auto other = s.template fetch<N, Compute>(row, this->partner(col));
+    Compute of_factor[N];
+    for (int i = 0; i < N; ++i) {
+      of_factor[i] = g[i] * in[i] * partner[i];
+      g[i] = (g[i] * factor[i] + of_partner[i] * other[i]) * partner[i];
+    }
+    sink.template add<0>(of_factor, row, col);
+  }
+};
+}
+"""
+
+    def operands(self):
+        return (Operand(self.s, Role.VALUE),)
+
+    def apply(self, x, chain):
+        return x * chain.value(self.s) * x.roll(6, -1)
+
+    def emit(self, writer):
+        return f"own::Paired<{writer.operand(self.s)}>"
+
+
+@pytest.mark.parametrize("kind", [fo.Map, pytest.param(fo.LayerNorm, marks=pytest.mark.thorough)])
+def test_a_functor_of_ones_own(kind, device):
+    """Its gradient reads both values, and its operand, before and behind it functors, has one."""
+    chain = [fo.Bias("b"), Paired("s"), fo.Scale("t")]
+    op = kind(load=chain) if kind is fo.Map else kind(store=chain)
+    x, s = randn(3, 4, 12, device=device), randn(12, device=device, seed=1)
+    given = {"b": randn(12, device=device, seed=2), "s": s, "t": randn(4, 1, device=device)}
+    leaves = [one.requires_grad_() for one in (x, *given.values())]
+    exact = [one.detach().double().requires_grad_() for one in leaves]
+    y = op(x, **given)
+    want = op.unfused(exact[0], **dict(zip(given, exact[1:], strict=True)))
+    upstream = randn(3, 4, 12, device=device, seed=5)
+    found = torch.autograd.grad(y, leaves, upstream)
+    true = torch.autograd.grad(want, exact, upstream.double())
+    for one, exactly in zip((y, *found), (want, *true), strict=True):
+        torch.testing.assert_close(one.double(), exactly, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.thorough
 def test_tap_behind_a_rotation(device):
     """The rotated value before a scale; its gradient joins at both columns of a pair."""
     op = fo.RMSNorm(store=[ROTATE, fo.Tap("turned"), fo.Scale("s")])

@@ -139,6 +139,15 @@ __device__ __forceinline__ void write_aligned(void* to, const Pack& pack) {
 }
 #endif
 
+/// The same number, of which a GPU's compiler knows nothing. NVVM takes the zeros that it happens to know
+/// at an address's end for all of its alignment, and writes the first pack of a thread in four pieces.
+FUSEDOPS_HD int64_t hidden(int64_t col) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  asm("" : "+l"(col));
+#endif
+  return col;
+}
+
 template <int W, class T>
 FUSEDOPS_HD void write(T* to, const Pack<T, W>& pack) {
 #if defined(FUSEDOPS_ON_DEVICE)

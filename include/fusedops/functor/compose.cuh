@@ -67,6 +67,7 @@ struct Chain {
   static constexpr int kBlock = kNoBlock;
   static constexpr bool kPairs = false;
   static constexpr bool kNeighbours = false;
+  static constexpr int kDistance = 0;
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void values(Compute (&)[N], const Row&, int64_t) const {}
@@ -131,6 +132,8 @@ struct Chain<kFirst, F, Rest...> {
   static constexpr bool kPairs = kPairsHere || Chain<kFirst + 1, Rest...>::kPairs;
   static constexpr bool kNeighbours =
       detail::has_neighbours<F>() || Chain<kFirst + 1, Rest...>::kNeighbours;
+  static constexpr int kDistance =
+      kPairsHere ? detail::distance_of<F>() : Chain<kFirst + 1, Rest...>::kDistance;
   static_assert(!kPairsHere || !Chain<kFirst + 1, Rest...>::kPairs,
                 "fusedops: two functors that read a partner column: a declaration has one at most");
   static_assert(!kPairs || (!kMasks && !kSaves),
@@ -356,6 +359,7 @@ struct Load {
   static constexpr bool kSkips = Chain<0, Functors...>::kSkips && !kSaves;
   static constexpr bool kMasksBounds = Chain<0, Functors...>::kMasksBounds;
   static constexpr bool kPairs = Chain<0, Functors...>::kPairs;
+  static constexpr int kDistance = Chain<0, Functors...>::kDistance;
 
   /// The same functors with another source.
   template <class Other>
@@ -459,6 +463,7 @@ struct Store {
   static constexpr bool kComputes = kZeroes || !detail::IsSame<Functors, Chain<0>>::value;
   static constexpr int kBlock = Functors::kBlock;
   static constexpr bool kPairs = Functors::kPairs;
+  static constexpr int kDistance = Functors::kDistance;
   static_assert(!kPairs || !kZeroes,
                 "fusedops: a functor that reads a partner column stands beside no masks");
 
@@ -531,7 +536,7 @@ struct Store {
       }
       chain.paired(v, w, row, col + i, at);
       detail::refuse_to_round<Target, Functors::kEnds>();
-      target.write(v, row, col + i);
+      target.write(v, row, hidden(col + i));
     });
   }
   /// backward() likewise; `at_partner(g, result, column)` gives both elsewhere in the row.

@@ -195,6 +195,9 @@
 //     The partners of packs of two columns or more lie in the pack: columns 2i and 2i + 1.
 //   static constexpr int kPairWidth                                                       required
 //     The widest pack for which this holds, a power of two; wider ones come in pieces.
+//   static constexpr int kDistance                                                     default: 0
+//     Where it is not 0, a row has 2 * kDistance columns, and partners lie so far from one another: a
+//     thread that holds both takes the values from its registers.
 //   template <int N>
 //   void paired(Compute (&v)[N], const Compute (&partner)[N], int64_t row, int64_t col) const
 //     Required in place of operator(): replaces the values v; `partner` holds the partners' values.
@@ -362,6 +365,14 @@ FUSEDOPS_HD constexpr bool ends() {
 template <class F>
 FUSEDOPS_HD constexpr int block_of() {
   return DetectedOr<Number<kNoBlock>, BlockNumber, F>::get();
+}
+
+template <class F>
+using DistanceNumber = Number<F::kDistance>;
+/// The kDistance of a functor, or of a LOAD or STORE.
+template <class F>
+FUSEDOPS_HD constexpr int distance_of() {
+  return DetectedOr<Number<0>, DistanceNumber, F>::get();
 }
 
 /// Of a functor, or of a LOAD or STORE that has one: whether it reads a partner column.

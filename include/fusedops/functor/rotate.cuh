@@ -18,8 +18,9 @@
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
 
-/// kShared: cosines and sines have one column a pair, kHalf; else one for each of the 2 * kHalf.
-template <class Cos, class Sin, int kHalf, bool kInterleaved, bool kShared>
+/// kShared: cosines and sines have one column a pair, kHalf; else one for each of the 2 * kHalf. kAll:
+/// a row has no more columns.
+template <class Cos, class Sin, int kHalf, bool kInterleaved, bool kShared, bool kAll>
 struct Rotate {
   Cos cos;
   Sin sin;
@@ -28,6 +29,7 @@ struct Rotate {
   // The largest power of two that divides the number of columns that lie together.
   static constexpr int kTogether = kInterleaved ? 2 * kHalf : kHalf;
   static constexpr int kPairWidth = (kTogether & -kTogether) < 32 ? kTogether & -kTogether : 32;
+  static constexpr int kDistance = kAll && !kInterleaved ? kHalf : 0;
   static constexpr bool kNeedsInput = false;
   static constexpr int kGradients = 0;
 

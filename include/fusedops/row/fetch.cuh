@@ -170,6 +170,63 @@ FUSEDOPS_HD void prefetch_tile(const Tile&, const LoadT& load, const Row& row, i
   }
 }
 
+namespace detail {
+
+/// Whether each thread holds the partners of all elements of its tile, where the row is one: those of
+/// pack k in the pack half as many packs further, or before.
+template <class Tile, class Side>
+FUSEDOPS_HD constexpr bool pairs_in_thread() {
+  return Tile::kExact && Tile::kPacks % 2 == 0 &&
+         distance_of<Side>() == Tile::kStride * (Tile::kPacks / 2);
+}
+/// The pack of the partners of pack k.
+template <class Tile>
+FUSEDOPS_HD constexpr int partner_pack(int k) {
+  return k < Tile::kPacks / 2 ? k + Tile::kPacks / 2 : k - Tile::kPacks / 2;
+}
+
+}  // namespace detail
+
+/// load_tile where each thread holds the partners: every element is read once.
+template <class Tile, class LoadT, class Row>
+FUSEDOPS_HD void load_tile_of_pairs(Tile& tile, const LoadT& load, const Row& row, int64_t col) {
+  constexpr int N = Tile::kWidth;
+  typename Tile::Compute read[Tile::kPacks][N];
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    load.source.read(read[k], row, col + int64_t(k) * Tile::kStride);
+  }
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const int other = detail::partner_pack<Tile>(k);
+    typename Tile::Compute w[N];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) {
+      tile.at[k][i] = read[k][i];
+      w[i] = read[other][i];
+    }
+    load.chain.paired(tile.at[k], w, row, col + int64_t(k) * Tile::kStride,
+                      col + int64_t(other) * Tile::kStride);
+  }
+}
+
+/// store_tile likewise.
+template <class Tile, class StoreT, class Row, class Finish>
+FUSEDOPS_HD void store_tile_of_pairs(Tile& tile, const StoreT& store, const Row& row, int64_t col,
+                                     const Finish& finish) {
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < Tile::kWidth; ++i) tile.at[k][i] = finish(tile.at[k][i]);
+  }
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const typename Tile::Compute* other = tile.at[detail::partner_pack<Tile>(k)];
+    store.template store_paired<Tile::kWidth>(tile.at[k], other, row,
+                                              col + int64_t(k) * Tile::kStride);
+  }
+}
+
 /// What the STORE gets for the partners of a tile's elements (kPairs), by loading them again. They are
 /// all there before the first result is stored, so that y may be x.
 template <class Tile, class Others, class LoadT, class StoreT, class Row, class Finish>

@@ -285,7 +285,9 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
         auto&& target = stage.out(store, row);
         const int64_t col = int64_t(chunk) * of_chunk + first_col;
         if constexpr (kBlock == kNoBlock) {
-          if constexpr (detail::pairs<StoreT>()) {
+          if constexpr (detail::pairs_in_thread<RowTile, StoreT>()) {
+            if (mine) store_tile_of_pairs(tile, store, row, col, finish.of(part));
+          } else if constexpr (detail::pairs<StoreT>()) {
             RowTile partners;
             if (mine) load_partners(tile, partners, load, store, row, col, finish.of(part));
             detail::row_is_read<Schedule>();

@@ -40,10 +40,15 @@ __device__ __forceinline__ void map_kernel(const Op& op, const LoadT& load, Stor
       const Row row = rows.index(number);
       RowTile tile;
       tile.begin(Schedule::left(cols, begin, of_chunk) - first_col, 0);
-      load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
-                       Op::padding_value());
-      if constexpr (detail::pairs<LoadT>()) detail::row_is_read<Schedule>();
-      store_tile(tile, store, row, begin + first_col, op.finish(Op::identity(), row, cols));
+      if constexpr (detail::pairs_in_thread<RowTile, LoadT>()) {
+        load_tile_of_pairs(tile, load, row, begin + first_col);
+      } else {
+        load_tile<false>(tile, load, row, begin + first_col, bounds_of(load, row, cols),
+                         Op::padding_value());
+        if constexpr (detail::pairs<LoadT>()) detail::row_is_read<Schedule>();
+      }
+      const int64_t to = detail::pairs<LoadT>() ? hidden(begin + first_col) : begin + first_col;
+      store_tile(tile, store, row, to, op.finish(Op::identity(), row, cols));
     }
   } else {
     static_assert(detail::block_of<StoreT>() != kWholeRow,

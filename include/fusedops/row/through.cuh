@@ -85,6 +85,7 @@ struct Elsewhere {
   const Upstream& upstream;
   const StoreT& store;
   typename Op::Row known;
+  static constexpr bool kPairs = detail::pairs<StoreT>();
 
   /// The row's results from column `at` on, and the gradient of what was stored.
   template <int N, class Compute, class Row>
@@ -177,7 +178,9 @@ FUSEDOPS_HD void back_through_load(Compute (&g)[N], const Compute* y, const Fini
   } else {
     load.backward(g, row, col, sink, NoneMasked{});
   }
-  if constexpr (!IsSame<To, Absent>::value) to.write(g, row, col);
+  if constexpr (!IsSame<To, Absent>::value) {
+    to.write(g, row, pairs<LoadT>() || pairs<Others>() ? hidden(col) : col);
+  }
 }
 
 /// The row as functors see it at one pack of a tile.
@@ -195,6 +198,67 @@ __device__ __forceinline__
 
 }  // namespace detail
 
+/// through_store where each thread holds the partners of its elements, read once.
+template <class Op, class Tile, class StoreT, class Row, class Sinks, class Lane>
+FUSEDOPS_HD void through_store_of_pairs(Tile& value, Tile& gradient, const typename Op::Row& known,
+                                        const StoreT& store, const Row& row, int64_t col,
+                                        Sinks& sinks, const Lane& lane, const Visit& visit) {
+  constexpr int N = Tile::kWidth;
+  typename Op::Compute of_stored[Tile::kPacks][N];
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) {
+      value.at[k][i] = known.result(value.at[k][i]);
+      of_stored[k][i] = gradient.at[k][i];
+    }
+  }
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const int other = detail::partner_pack<Tile>(k);
+    const PackSink<Sinks, Lane> sink{sinks, lane, visit, k, 0};
+    store.paired_backward(gradient.at[k], value.at[k], row, col + int64_t(k) * Tile::kStride, sink,
+                          [&](auto& of_partner, auto& y, int64_t) {
+                            static_assert(sizeof(y) == sizeof(value.at[0]), "a pack in one piece");
+                            FUSEDOPS_UNROLL
+                            for (int i = 0; i < N; ++i) {
+                              of_partner[i] = of_stored[other][i];
+                              y[i] = value.at[other][i];
+                            }
+                          });
+  }
+}
+
+/// through_load likewise, of an operator that reduces nothing.
+template <class Op, class Tile, class LoadT, class To, class Row, class Finish, class Sinks,
+          class Lane>
+FUSEDOPS_HD void through_load_of_pairs(const Tile& result, Tile& gradient, const Finish& finish,
+                                       const LoadT& load, const To& to, const Row& row, int64_t col,
+                                       Sinks& sinks, const Lane& lane, const Visit& visit) {
+  constexpr int N = Tile::kWidth;
+  typename Op::Compute of_result[Tile::kPacks][N];
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < N; ++i) {
+      gradient.at[k][i] = finish(result.at[k][i], gradient.at[k][i]);
+      of_result[k][i] = gradient.at[k][i];
+    }
+  }
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const int other = detail::partner_pack<Tile>(k);
+    const int64_t at = col + int64_t(k) * Tile::kStride;
+    const PackSink<Sinks, Lane> sink{sinks, lane, visit, k, 0};
+    load.paired_backward(gradient.at[k], row, at, sink, [&](auto& of_partner, int64_t) {
+      static_assert(sizeof(of_partner) == sizeof(of_result[0]), "a pack in one piece");
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < N; ++i) of_partner[i] = of_result[other][i];
+    });
+    if constexpr (!detail::IsSame<To, Absent>::value) to.write(gradient.at[k], row, hidden(at));
+  }
+}
+
 /// Replaces the values of the LOAD by the row's result, and the gradient of what was stored by that
 /// of the result.
 template <class Op, bool kMasks, class Tile, class StoreT, class Row, class Sinks, class Lane,
@@ -203,6 +267,10 @@ FUSEDOPS_HD void through_store(Tile& value, Tile& gradient, const typename Op::R
                                const StoreT& store, const Row& row, int64_t col, Sinks& sinks,
                                const Lane& lane, const Visit& visit, const Others& others) {
   using Compute = typename Op::Compute;
+  if constexpr (detail::pairs_in_thread<Tile, StoreT>()) {
+    through_store_of_pairs<Op>(value, gradient, known, store, row, col, sinks, lane, visit);
+    return;
+  }
   walk_tile(value, col, [&](auto width, int64_t at, int pack, int first) {
     constexpr int N = decltype(width)::value;
     Compute(&v)[N] = detail::values_at<N>(value.at[pack] + first);
@@ -245,6 +313,10 @@ FUSEDOPS_HD void through_load(const Tile& result, Tile& gradient, const Finish& 
                               Sinks& sinks, const Lane& lane, const Visit& visit,
                               const Others& others) {
   using Compute = typename Op::Compute;
+  if constexpr (detail::pairs_in_thread<Tile, LoadT>()) {
+    through_load_of_pairs<Op>(result, gradient, finish, load, to, row, col, sinks, lane, visit);
+    return;
+  }
   walk_tile(result, col, [&](auto width, int64_t at, int pack, int first) {
     constexpr int N = decltype(width)::value;
     Compute(&g)[N] = detail::values_at<N>(gradient.at[pack] + first);

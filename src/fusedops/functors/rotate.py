@@ -164,7 +164,8 @@ class Rotate(Functor):
         dims = writer.columns if self.dims is None else self.dims
         cos, sin = writer.operand(self.cos), writer.operand(self.sin)
         shared = writer.columns_of(self.cos) != dims
-        flags = f"{str(self.interleaved).lower()}, {str(shared).lower()}"
+        given = (self.interleaved, shared, dims == writer.columns)
+        flags = ", ".join(str(one).lower() for one in given)
         return f"Rotate<{cos}, {sin}, {dims // 2}, {flags}>"
 
     __repr__ = shown

@@ -90,7 +90,8 @@ class Forward:
         if op.reduces or op.block == WHOLE_ROW:
             tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
         else:
-            tile = choose_map(row, gpu, forced.storage, forced.forward)
+            paired = op.pair is not None
+            tile = choose_map(row, gpu, forced.storage, forced.forward, paired)
         return tile, tile.storage
 
     def settled(self, call: Call) -> Call:

@@ -34,7 +34,7 @@ THREADS = 256
 #: ceiling: 1024 columns 98, 4096 columns 99, 65536 columns 97. Where a pack is one column, fewer
 #: packs ought to do better: 1023 columns 48 with 32 packs.
 FORWARD = (64, 16)
-BACKWARD = (32, 16)
+BACKWARD = (32, 16)  # also forward where a functor reads a partner, which takes registers
 
 #: Occupancy targets in threads per SM, by values per thread, as for softmaxes in sm_90.json: with
 #: 32 values room for the loads of several tensors at a time is worth more than more threads. 0
@@ -51,7 +51,11 @@ PERSISTENT_OF_MORE = 640
 
 
 def choose_map(
-    row: Row, gpu: Gpu, storage: str | None = None, launch: LaunchConfig | None = None
+    row: Row,
+    gpu: Gpu,
+    storage: str | None = None,
+    launch: LaunchConfig | None = None,
+    paired: bool = False,
 ) -> Schedule:
     """Choose the schedule of a forward pass on a GPU.
 
@@ -60,12 +64,13 @@ def choose_map(
         gpu: The facts of the GPU.
         storage: A storage that a test forces, or None.
         launch: A launch configuration in place of the chosen one, or None.
+        paired: Whether a functor reads a partner column.
 
     Raises:
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    bucket = _bucket(row, FORWARD)
+    bucket = _bucket(row, BACKWARD if paired else FORWARD)
     occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
     return _made(row, bucket, gpu, occupancy, launch)
 
