@@ -20,6 +20,7 @@ HEAD = """\
 using namespace fusedops;
 extern float* memory;
 extern int* ids;
+extern bool* flags;
 extern uint64_t* words;
 """
 MEMORY = "float* const {} = memory"
@@ -53,8 +54,11 @@ NAMES = {
         "kBlock": "constexpr int {} = 128",
     },
 }
-#: The functors whose operands are integers.
-OF_INTEGERS = ("mask(", "keep(", "lengths(", "segments(")
+#: What `operand` stands for in the calls of these functors.
+OPERANDS = {
+    ("mask(", "keep("): "per_row(flags)",
+    ("lengths(", "segments(", "gather("): "per_row(ids)",
+}
 #: What a CPU's call has beside what a GPU's has.
 ON_A_CPU = {"gradient_workspace<float>(": "gradient_workspace<float>(Threads{1}, "}
 
@@ -112,8 +116,10 @@ def function(number, call, names):
     """A function with this call, and the names that stand in it."""
     words = dict.fromkeys(re.findall(r"\b([a-z]\w*)\b(?![<({:])", call))
     lines = [f"{names[word].format(word)};\n" for word in words if word in names]
-    if call.startswith(OF_INTEGERS):
-        lines = ["const auto operand = per_row(ids);\n"]
+    for functors, operand in OPERANDS.items():
+        if call.startswith(functors):
+            lines = [each for each in lines if " operand " not in each]
+            lines.append(f"const auto operand = {operand};\n")
     for plain, full in ON_A_CPU.items():
         call = call.replace(plain, full)
     return f"void f{number}() {{\n{''.join(lines)}  (void)({call});\n}}\n"

@@ -46,6 +46,18 @@ struct Twice {
     for (int i = 0; i < N; ++i) v[i] *= 2;
   }
 };
+struct Saves : Twice {
+  static constexpr bool kSaves = true;
+  template <int N, class Compute>
+  FUSEDOPS_HD void reread(Compute (&)[N], int64_t, int64_t) const {}
+};
+struct SavesInVain : Twice {
+  static constexpr bool kSaves = true;
+};
+template <class F>
+auto softmax_through(const F& functor) {
+  return dispatch_softmax<float>(t, load(direct(c, 8), functor), store(direct(p, 8)), 8, 8);
+}
 struct Owner : Twice {
   ~Owner() {}
 };
@@ -99,6 +111,41 @@ MISTAKES = {
         "load(direct(c, 8), bias(2.0f))",
         "a bare number is no operand",
     ),
+    "a functor that saves and does not reread": (
+        "softmax_through(Saves{})",
+        "softmax_through(SavesInVain{})",
+        "a functor that saves (kSaves) without template <int N> void reread",
+    ),
+    "a mask of floats": (
+        "load(direct(c, 8), mask(direct(eight, 8)))",
+        "load(direct(c, 8), mask(direct(c, 8)))",
+        "flags are of one byte",
+    ),
+    "a mask of wide integers": (
+        "load(direct(c, 8), keep(direct(eight, 8)))",
+        "load(direct(c, 8), keep(direct(whole, 8)))",
+        "flags are of one byte",
+    ),
+    "lengths that are floats": (
+        "load(direct(c, 8), lengths(per_row(whole)))",
+        "load(direct(c, 8), lengths(per_row(c)))",
+        "lengths, ids and indices are integers in memory",
+    ),
+    "ids that are floats": (
+        "load(direct(c, 8), segments(per_row(whole), per_column(whole)))",
+        "load(direct(c, 8), segments(per_row(whole), per_column(c)))",
+        "lengths, ids and indices are integers in memory",
+    ),
+    "an index of floats": (
+        "load(direct(c, 8), gather(per_row(c), 8, 1, direct(whole, 8)))",
+        "load(direct(c, 8), gather(per_row(c), 8, 1, direct(c, 8)))",
+        "lengths, ids and indices are integers in memory",
+    ),
+    "a largest value that is no float": (
+        "store(quantize(single(c), single(p)), direct(eight, 8))",
+        "store(quantize(single(c), single(whole)), direct(eight, 8))",
+        "is a float in memory",
+    ),
     "a gradient that is a pointer": (
         "in_load<0>(per_column(p))",
         "in_load<0>(p)",
@@ -115,8 +162,8 @@ MISTAKES = {
         "a bare pointer is no operand",
     ),
     "a table that is a pointer": (
-        "gather(per_row(c), 2, 8, per_row(c))",
-        "gather(c, 2, 8, per_row(c))",
+        "gather(per_row(c), 2, 8, per_row(whole))",
+        "gather(c, 2, 8, per_row(whole))",
         "a bare pointer is no operand",
     ),
     "a source that is an array": (

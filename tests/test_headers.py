@@ -168,14 +168,14 @@ Result norm(Where where, const bfloat16* x, bfloat16* stream, const float* gamma
                                            direct(x, n), direct(stream, n), wanted, space, bytes,
                                            rows, Few(n));
 }
-inline auto others(const float* x, const int* ids, float* to) {
+inline auto others(const float* x, const int* ids, const bool* flags, float* to) {
   const auto each = per_row(x);
   const auto in = load(direct(x, 8), scale(each), bias(each), residual(each), residual(each, 2.0),
                        save(direct(to, 8)), saved_residual(each, direct(to, 8), 2),
                        saved_residual(each, direct(to, 8), 2, each), zero_centred(each),
                        softcap(each), leaky_relu(0.1f), leaky_relu(each), gate<Silu>(each),
                        gated<Relu>(each), dropout(0.1, Draw{nullptr}), row_dropout(0.1, 1, 2),
-                       row_dropout(0.1, Draw{nullptr}), cast<half>(), keep(per_row(ids)),
+                       row_dropout(0.1, Draw{nullptr}), cast<half>(), keep(per_row(flags)),
                        window(8, 1, 2), lengths(per_row(ids)),
                        segments(per_row(ids), per_column(ids)), alibi(each, 8),
                        gather(each, 8, 1, direct(ids, 8)));

@@ -146,3 +146,30 @@ def test_its_name_says_how_it_was_compiled(tmp_path):
             check=True,
         ).stdout
         assert text.endswith(f"name: {name}\n")
+
+
+KERNEL = """\
+#include <fusedops/core/config.cuh>
+namespace fusedops {
+inline namespace FUSEDOPS_ABI {
+template <class T>
+__global__ void kernel(T*) {}
+}  // namespace FUSEDOPS_ABI
+}  // namespace fusedops
+void go(float* p) { fusedops::kernel<<<1, 1>>>(p); }
+"""
+
+
+@pytest.mark.thorough
+def test_a_kernel_has_one_name_in_both_passes_of_nvcc(tmp_path):
+    """Flags of the host's compiler reach the pass for the GPU, or no launch found its kernel."""
+    source = tmp_path / "kernel.cu"
+    source.write_text(KERNEL)
+    flags = ["-arch=sm_90", "-Xcompiler", "-fopenmp,-ffast-math,-fno-exceptions"]
+    name = "v100_cuda_sm900_openmp_fast_nothrow"
+    command = [find_nvcc(), "-std=c++17", *flags, f"-I{env.include_dir()}", source, "-o"]
+    run([*command, tmp_path / "kernel.ptx", "-ptx"])
+    run([*command, tmp_path / "kernel.o", "-c"])
+    mangled = f"_ZN8fusedops{len(name)}{name}6kernelIfEEvPT_"
+    assert f".entry {mangled}(" in (tmp_path / "kernel.ptx").read_text(encoding="utf-8")
+    assert mangled in log_of(["nm", tmp_path / "kernel.o"])  # nvcc 13 makes it a local symbol

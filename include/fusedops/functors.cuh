@@ -24,10 +24,10 @@
 //   quantize(scale, amax)           v * scale, for a target of float8_e4m3 or float8_e5m2
 //   dynamic_quantize<float8_e4m3, kBlock>(scales)  v / scale for such a target; the scale of each
 //                                   kBlock columns, or of a row (kWholeRow), from the largest |v|
-//   mask(operand), keep(operand)    -inf where true, and where false
+//   mask(operand), keep(operand)    -inf where true, and where false; the operand is of bool
 //   causal(queries, shift)          keeps column k of query q if k <= q + shift
 //   window(queries, left, right)    ... if q - left <= k <= q + right
-//   lengths(operand)                keeps the first n columns of a row
+//   lengths(operand)                keeps the first n columns of a row, n an integer
 //   segments(operand, operand)      keeps where the two ids, integers, are equal
 //   alibi(operand, queries, shift)  v - slope * |q + shift - k|   gradient 0: slope
 //   gather(operand, entries, step, operand)  v + table[index]; the first operand is entry 0
@@ -185,6 +185,7 @@ FUSEDOPS_HD Cast<Storage> cast() {
 template <class Factor, class Amax = Absent>
 FUSEDOPS_HD Quantize<Factor, Amax> quantize(const Factor& scale, const Amax& amax = {}) {
   detail::refuse_pointers<Factor, Amax>();
+  detail::refuse_other_than_float<Amax>();
   return {scale, amax};
 }
 
@@ -207,11 +208,13 @@ FUSEDOPS_HD auto dynamic_quantize(const Scales& scales, const Factor& factor = {
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, false> mask(const Flags& flags) {
   detail::refuse_pointers<Flags>();
+  detail::refuse_wide_flags<Flags>();
   return {flags};
 }
 template <class Flags>
 FUSEDOPS_HD Mask<Flags, true> keep(const Flags& flags) {
   detail::refuse_pointers<Flags>();
+  detail::refuse_wide_flags<Flags>();
   return {flags};
 }
 
@@ -283,6 +286,7 @@ FUSEDOPS_HD Window<Layout<2>> window(int64_t queries, int64_t left, int64_t righ
 template <class Length>
 FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
   detail::refuse_pointers<Length>();
+  detail::refuse_fractions<Length>();
   return Lengths<Length>(length);
 }
 
@@ -290,6 +294,7 @@ FUSEDOPS_HD Lengths<Length> lengths(const Length& length) {
 template <class QueryIds, class KeyIds>
 FUSEDOPS_HD Segments<QueryIds, KeyIds> segments(const QueryIds& queries, const KeyIds& keys) {
   detail::refuse_pointers<QueryIds, KeyIds>();
+  detail::refuse_fractions<QueryIds, KeyIds>();
   return {queries, keys};
 }
 
@@ -299,6 +304,7 @@ template <class Table, class Index>
 FUSEDOPS_HD Gather<Table, Index> gather(const Table& table, int64_t entries, int64_t step,
                                         const Index& index) {
   detail::refuse_pointers<Table, Index>();
+  detail::refuse_fractions<Index>();
   return {table, entries, step, index};
 }
 

@@ -150,6 +150,10 @@ struct Chain<kFirst, F, Rest...> {
         !kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
         "fusedops: not a functor of blocks: kBlock asks for measure(v), operator()(v, row, "
         "col, largest) and keep(row, block, largest) (see fusedops/functor/contract.cuh)");
+    static_assert(!detail::saves<F>() || detail::detected<detail::RereadCall, F, Compute, Row>(),
+                  "fusedops: a functor that saves (kSaves) without template <int N> void "
+                  "reread(Compute (&v)[N], int64_t row, int64_t col) const (see "
+                  "fusedops/functor/contract.cuh)");
     static_assert(!kPairsHere,
                   "fusedops: a functor that reads a partner column cannot stand here: kernels of "
                   "row ops made by the Python package call it, other dispatches and products do "

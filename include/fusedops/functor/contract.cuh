@@ -207,7 +207,19 @@
 //     Required for a gradient, in place of backward: `of_partner` is the gradient of the functor's
 //     output at the partners, `in` and `partner` are what `paired` got.
 //
-// 10. A complete functor: v = v * (1 + gain), as norms of some models have it
+// 10. What is checked
+//
+//   When it is compiled, with a sentence that begins with "fusedops:": the members that section 3 to 5
+//   and 6 to 9 require, and __device__ before them; trivially copyable structs; where masks, kEnds,
+//   kBlock and kPairs may stand; the gradients that a C++ dispatch asks for. `check` of the Python package compares values and gradients of a functor
+//   with torch, at several widths, row lengths and schedules.
+//   No check has: that a member is pure, and its result does not depend on N, on other elements or on
+//   other lanes; that it calls no barrier or collective; that a mask selects and does not add, and
+//   masks what `columns` and `any` exclude; that sink.add is called once and unconditionally; that
+//   `operands` visits every tensor; that kNeedsInput and kMovesWithQuery are true; that the member
+//   `partner` is its own inverse; that memory is as large as an operand says.
+//
+// 11. A complete functor: v = v * (1 + gain), as norms of some models have it
 //
 //   #include <fusedops/row/view.cuh>
 //
@@ -289,6 +301,9 @@ using PairedCall = decltype(any_of<const F>().paired(
 template <class F, class Compute, class Row>
 using FunctorCall =
     decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
+template <class F, class Compute, class Row>
+using RereadCall =
+    decltype(any_of<const F>().reread(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0)));
 template <class F, class Compute, class Row, class Sink>
 using BackwardCall =
     decltype(any_of<const F>().backward(any_of<Compute[1]>(), any_of<const Compute[1]>(),

@@ -5,6 +5,7 @@
 // sentence that a compiler prints.
 #pragma once
 
+#include <fusedops/core/dtype.cuh>
 #include <fusedops/functor/contract.cuh>
 
 namespace fusedops {
@@ -40,6 +41,43 @@ FUSEDOPS_HD constexpr auto refuse_pointers() {
 
 template <class T>
 using ElementOf = typename T::Element;
+template <class T>
+struct Unqualified {
+  using type = T;
+};
+template <class T>
+struct Unqualified<const T> {
+  using type = T;
+};
+/// The type in memory of an operand, without const; Otherwise of what does not say it.
+template <class T, class Otherwise>
+using MemoryOf = typename Unqualified<DetectedOr<Otherwise, ElementOf, T>>::type;
+
+/// Refuses flags that are not bytes: a fraction, or a number whose last byte is zero, would be read
+/// as false.
+template <class Flags>
+FUSEDOPS_HD constexpr void refuse_wide_flags() {
+  static_assert(
+      sizeof(MemoryOf<Flags, bool>) == 1,
+      "fusedops: flags are of one byte: bool, or uint8_t. A mask of numbers that are added, 0 "
+      "and -inf, is a bias(operand)");
+}
+/// Refuses fractions where positions or ids are expected.
+template <class... T>
+FUSEDOPS_HD constexpr void refuse_fractions() {
+  static_assert(
+      ((!IsSame<MemoryOf<T, int>, float>::value && !IsSame<MemoryOf<T, int>, double>::value &&
+        !IsSame<MemoryOf<T, int>, half>::value && !IsSame<MemoryOf<T, int>, bfloat16>::value) &&
+       ...),
+      "fusedops: lengths, ids and indices are integers in memory, as int32_t or int64_t");
+}
+/// Refuses a largest value that is not a float: it is joined by its bits.
+template <class Amax>
+FUSEDOPS_HD constexpr void refuse_other_than_float() {
+  static_assert(IsSame<MemoryOf<Amax, float>, float>::value,
+                "fusedops: amax of quantize(scale, amax) is a float in memory: single(pointer) or "
+                "per_row(pointer)");
+}
 template <class Target, bool kEnds>
 FUSEDOPS_HD constexpr void refuse_to_round() {
   if constexpr (kEnds && detected<ElementOf, Target>()) {

@@ -204,7 +204,16 @@
 //   - A row's bits follow from its values, the number of columns and the tile; not from other rows,
 //     from the storage between reduction and result, or from timing.
 //
-// 10. A complete operator and its gradient
+// 10. What is checked
+//
+//   When it is compiled, with a sentence that begins with "fusedops:": the members that are required
+//   above, and the size of Partial (op/check.cuh); a kKept that is not that of the Python class.
+//   `check` of the Python package compares results, statistics and gradients with the unfused chain,
+//   over row lengths, schedules and dtypes. No check has: that all lanes call the collectives of a
+//   group alike, and nothing else waits; that a Partial depends on the values alone, and that merge is
+//   associative and commutative up to rounding; that both overloads of `rebuild` leave the same bits.
+//
+// 11. A complete operator and its gradient
 //
 //     y = v / sqrt(sum v^2 + eps)      dv = (g - y * sum(g * y)) / sqrt(sum v^2 + eps)
 //
