@@ -133,8 +133,8 @@ MUTATIONS = [
     Mutation(
         "a gated activation whose gradient forgets the gate",
         "include/fusedops/functor/gate.cuh",
-        "Activation::backward(given * other, in[i])",
-        "Activation::backward(given, in[i])",
+        "Function::backward(given * other, in[i])",
+        "Function::backward(given, in[i])",
         "test_gradients.py::test_each_functor_alone[cpu-softmax-gate_value]",
     ),
     Mutation(
@@ -253,8 +253,8 @@ MUTATIONS = [
     Mutation(
         "a mask that does not stick",
         "include/fusedops/functor/compose.cuh",
-        "    chain.values(v, row, col);\n    chain.masks(v, row, col);\n",
-        "    chain.masks(v, row, col);\n    chain.values(v, row, col);\n",
+        "      chain.values(v, row, col);\n      chain.masks(v, row, col);\n",
+        "      chain.masks(v, row, col);\n      chain.values(v, row, col);\n",
         "test_masks.py::test_masks_are_sticky[softmax-cpu]",
     ),
     Mutation(
@@ -675,7 +675,7 @@ MUTATIONS = [
     Mutation(
         "an upstream gradient not read beyond an index mask",
         "include/fusedops/host/gradient.cuh",
-        "!Op::kMaskedIsConstant && Sinks<RowTile, StoreTargets>::kAny;",
+        "!Op::kMaskedIsConstant && Sinks<SinkTile, StoreTargets>::kAny;",
         "false;",
         "test_gradient_masks.py::test_operands_of_the_store_act_on_masked_elements"
         "[cpu-('lengths', 'n')]",

@@ -26,6 +26,11 @@ class _LinearLoss(fo.nn.LinearCrossEntropyLoss):
         return super().forward(x, torch.arange(3))
 
 
+class _Experts(fo.nn.Experts):
+    def forward(self, x):
+        return super().forward(x, torch.tensor([[0, 1], [1, 0], [0, 0]]), torch.full((3, 2), 0.5))
+
+
 #: What makes each module, the shapes of a call, and the numbers that change after the first call.
 MODULES = {
     "AttentionSoftmax": (
@@ -57,6 +62,7 @@ MODULES = {
         (ROWS, ROWS),
         {"p": 0.3, "p_hidden": 0.4},
     ),
+    "Experts": (lambda: _Experts(2, 8, 8), (ROWS,), {}),
     "CrossEntropyLoss": (_Loss, (ROWS,), {"label_smoothing": 0.1, "z_loss": 0.1}),
     "LinearCrossEntropyLoss": (
         lambda: _LinearLoss(8, 2500, softcap=3.0),  # two blocks

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <fusedops/core/float4.cuh>
+#include <fusedops/core/math.cuh>
 #include <fusedops/functor/contract.cuh>
 #include <fusedops/row/tiled_view.cuh>
 #include <fusedops/row/view.cuh>
@@ -54,8 +55,8 @@ FUSEDOPS_HD float share_of(float a) {
 /// what __frcp_rn does for such numbers, without its test for others.
 FUSEDOPS_HD float inverse_of(float scale) {
 #if defined(FUSEDOPS_ON_DEVICE)
-  const float near = reciprocal_estimate(scale);
-  return ::fmaf(::fmaf(-scale, near, 1.0f), near, near);
+  const float estimate = reciprocal_estimate(scale);
+  return ::fmaf(::fmaf(-scale, estimate, 1.0f), estimate, estimate);
 #else
   return 1.0f / scale;
 #endif

@@ -30,6 +30,9 @@ from fusedops.declare.results import known_results, register
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, Role
 
+#: Where Dynamo may go on frame by frame, it leaves a frame that reads no `torch` alone.
+_FOUR_BITS, _SINGLE = torch.float4_e2m1fn_x2, torch.float32
+
 
 class Declaration(Operator):
     """A reduction over rows, with a LOAD before it and a STORE after it.
@@ -110,7 +113,7 @@ class Declaration(Operator):
         self.joining: tuple[str, ...] = (*self.saves, *self.taps, *differentiable)
         last = self.store[-1] if self.store else None
         self.quantized = None if last is None else last.quantizes
-        self.packed = 2 if self.quantized is torch.float4_e2m1fn_x2 else 1
+        self.packed = 2 if self.quantized is _FOUR_BITS else 1
         maximum = None if last is None else last.maximum
         self.maxima: tuple[str, ...] = () if maximum is None else (maximum,)
         if maximum is not None:
@@ -122,7 +125,7 @@ class Declaration(Operator):
         if of_blocks is not None:
             check_free(self, last, of_blocks.name)
             self.outputs += self.of_blocks
-            self.stream_dtypes[of_blocks.name] = of_blocks.dtype or torch.float32
+            self.stream_dtypes[of_blocks.name] = of_blocks.dtype or _SINGLE
         alone = self.quantized or not self.has_result
         self.able = self.joining if alone else ("y", *self.joining)
         chains = self.functors

@@ -58,12 +58,12 @@ WANTED = (
     ),
     Wanted(
         ("QuantizedRMSNorm", "RMSNormQuant", "LayerNormQuant", "NormQuantize"),
-        "it is a norm with Quantize at the end of its store",
+        "it is a norm with DynamicQuantize at the end of its store, or Quantize by a given scale",
         "fusedops.RMSNorm(store=[fusedops.Affine('weight', None), "
-        "fusedops.Quantize('scale', torch.float8_e4m3fn)])",
-        "a norm whose result has 8 bits",
+        "fusedops.DynamicQuantize(torch.float8_e4m3fn, per=128)])",
+        "a norm whose result has 8 bits, with the scales that it finds",
         "how-to/results-of-8-bits.md",
-        "fo.RMSNorm(store=[fo.Affine('weight', None), fo.Quantize('scale', dtype)])",
+        "fo.RMSNorm(store=[fo.Affine('weight', None), fo.DynamicQuantize(dtype, per=128)])",
     ),
     Wanted(
         ("patch_model", "AutoLigerKernelForCausalLM", "apply_liger_kernel"),
@@ -112,7 +112,7 @@ WANTED = (
         "fo.Matmul(store=[fo.Scale('scale'), fo.Causal()])",
     ),
     Wanted(
-        ("GroupedGEMM", "grouped_mm", "GroupedMM", "RaggedDot", "MoE", "Experts"),
+        ("GroupedGEMM", "grouped_mm", "GroupedMM", "RaggedDot", "MoE"),
         "rows that are sorted by expert are those of a GroupedLinear",
         "fusedops.GroupedLinear(store=[fusedops.Scale('router')])",
         "linear layers of experts",

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Sharing
-from fusedops.functors import Affine
 from fusedops.generate.target import Target
 from fusedops.plan import forward, placing
 from fusedops.plan.placing import Outline, is_shared
@@ -107,7 +106,7 @@ def backward_schedule(
         forced.backward,
         # Functors of a LOAD may read x again, after a later row has taken its place. A STORE with
         # others than parameters was not measured.
-        aligned and not bound.load and all(isinstance(one, Affine) for one in bound.store),
+        aligned and not bound.load and all(one.channel_operands for one in bound.store),
     )
     return chosen, chosen.storage
 

@@ -188,10 +188,14 @@ def _readable(matrices: Tensor) -> Tensor:
     """
     step = _ALIGNED // matrices.element_size()
     traced = torch.compiler.is_compiling() or type(matrices) not in (Tensor, torch.nn.Parameter)
-    known = traced or matrices.data_ptr() % _ALIGNED == 0  # what is traced has no address
     for one in (matrices, matrices.mT)[: matrices.dim() - 1]:
-        lead, inner = one.stride()[:-1], one.stride(-1)
-        if known and inner == 1 and lead[-1] >= one.shape[-1] and not any(n % step for n in lead):
+        if traced:  # what is traced has no address, and Dynamo no strides that are symbols
+            fits = one.is_contiguous() and one.shape[-1] % step == 0
+        else:
+            lead, inner = one.stride()[:-1], one.stride(-1)
+            fits = inner == 1 and lead[-1] >= one.shape[-1] and not any(n % step for n in lead)
+            fits = fits and matrices.data_ptr() % _ALIGNED == 0
+        if fits:
             return matrices
     columns = matrices.shape[-1]
     padded = functional.pad(matrices, (0, -columns % step))
