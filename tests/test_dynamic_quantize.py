@@ -316,6 +316,7 @@ class Largest(fo.Functor):
     headers = ("functor/dynamic_quantize.cuh",)
     differentiable = False
     definition = """
+namespace fusedops {
 template <class Out, int kColumns>
 struct Largest {
   Out out;
@@ -335,6 +336,7 @@ struct Largest {
     out.write(one, row, block);
   }
 };
+}  // namespace fusedops
 """
 
     @property

@@ -65,7 +65,7 @@ def an_operand_is_written_in_between(x, w, b, r):
     return functional.gelu(h) * b
 
 
-@miss("something is written in place", wanted="Bias(bias='bias'), gelu()")
+@miss("something is written in place", wanted="Bias(bias='bias'), GELU(approximate='none')")
 def an_operand_is_written_before_it_is_read(x, w, b, r):
     r = r.clone()
     h = functional.gelu(functional.linear(x, w, b))
@@ -96,13 +96,16 @@ def a_weight_that_is_a_vector(x, w, b, r):
     return torch.exp(functional.linear(x, w))
 
 
-@miss("would have to be saved", wanted="Bias(bias='bias'), gelu()")
+@miss("would have to be saved", wanted="Bias(bias='bias'), GELU(approximate='none')")
 def a_value_that_an_operand_needs(x, w, b, r):
     h = functional.gelu(functional.linear(x, w, b))
     return h * (h @ torch.ones(N, N, dtype=h.dtype))
 
 
-@miss("", wanted="Bias(bias='bias'), Save(name='stream', dtype=torch.float64), gelu()")
+@miss(
+    "",
+    wanted="Bias(bias='bias'), Save(name='stream', dtype=torch.float64), GELU(approximate='none')",
+)
 def a_value_that_an_operand_needs_by_another_branch(x, w, b, r):
     h = functional.linear(x, w, b)
     other = functional.relu(h)
@@ -120,12 +123,12 @@ def a_bias_that_is_a_matrix(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b))
 
 
-@miss("softshrink: torch cannot trace its gradient", wanted="Bias(bias='bias'), relu()")
+@miss("softshrink: torch cannot trace its gradient", wanted="Bias(bias='bias'), ReLU()")
 def what_no_functor_can_hold(x, w, b, r):
     return functional.softshrink(functional.relu(functional.linear(x, w, b)), 0.1)
 
 
-@miss("no functor can hold it", wanted="Bias(bias='bias'), relu()")
+@miss("no functor can hold it", wanted="Bias(bias='bias'), ReLU()")
 def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()
 

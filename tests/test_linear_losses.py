@@ -134,8 +134,9 @@ def test_the_sums_of_blocks_are_in_float32(device):
     (of_x,) = torch.autograd.grad(found.lse.sum(), x)
     leaf = x.detach().double().requires_grad_()
     functional.linear(leaf, w.detach().double()).logsumexp(-1).sum().backward()
-    # 1.24e-3 is one rounding of each element; block by block in halves it would be 1.67e-3.
-    assert (of_x.double() - leaf.grad).norm() <= 1.4e-3 * leaf.grad.norm()
+    # 1.24e-3 on a CPU and 1.45e-3 on a GPU with one rounding of each element, near 1 and so all
+    # alike; block by block in halves it would be 1.67e-3.
+    assert (of_x.double() - leaf.grad).norm() <= 1.55e-3 * leaf.grad.norm()
 
 
 @pytest.mark.parametrize("frozen", ["x", "w", "b"])

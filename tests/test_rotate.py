@@ -16,7 +16,7 @@ from fusedops.testing import check
 
 ROTATE = fo.Rotate("cos", "sin")
 QK = fo.RMSNorm(store=[fo.Affine("g", None), ROTATE], eps=1e-6)
-HALF_ULP = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9, torch.float64: 2.0**-53}
+HALF_ULP = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float64: 2.0**-53}
 
 
 def tables(*shape, dims, full=False, dtype=torch.float32, device="cpu"):
@@ -191,6 +191,11 @@ def test_every_row_is_read_before_it_is_written(columns):
         (fo.Map([ROTATE]), QK), (torch.bfloat16, torch.float32, torch.float64)
     ):
         more = {} if op is not QK else {"g": randn(columns, device="cuda", seed=1)}
+        if dtype is torch.float64 and columns > 512:  # two blocks may have such a row
+            x = randn(4, 16, 8, columns, dtype=dtype, device="cuda")
+            with pytest.raises(fo.UnsupportedError, match="up to 512 columns of float64"):
+                op(x, **given, **more, out=x)
+            continue
         for seed in range(3):
             x = randn(64, 16, 8, columns, dtype=dtype, device="cuda", seed=seed)
             want = op(x, **given, **more)
@@ -273,7 +278,7 @@ class Paired(Functor):
     pairs: ClassVar[bool] = True
     headers: ClassVar[tuple[str, ...]] = ("row/view.cuh",)
     definition: ClassVar[str] = """
-namespace own {
+namespace fusedops {
 template <class Factor>
 struct Paired {
   Factor s;
@@ -310,7 +315,7 @@ struct Paired {
         return x * chain.value(self.s) * x.roll(6, -1)
 
     def emit(self, writer):
-        return f"own::Paired<{writer.operand(self.s)}>"
+        return f"Paired<{writer.operand(self.s)}>"
 
 
 @pytest.mark.parametrize("kind", [fo.Map, pytest.param(fo.LayerNorm, marks=pytest.mark.thorough)])

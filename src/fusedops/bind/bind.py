@@ -264,7 +264,8 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         check_table(name, one, values[key], x, reduced)
     if op.pair is not None:
         op.pair.check_row(name, x.shape, reduced, values)
-        _check_in_place(op, name, x.shape[reduced[0]], options)
+        double = x.dtype is torch.float64 or dtype is torch.float64
+        _check_in_place(op, name, x.shape[reduced[0]], double, options)
     bound = bound_call(op, x, reduced, dtype, values, training, generator, whole)
     slots = bound.dropout_slots
     if slots and isinstance(generator, torch.Generator):
@@ -276,12 +277,19 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
-def _check_in_place(op: Declaration, name: str, columns: int, options: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError for out= where a row is not read as a whole before it is written."""
-    if options.get("out") is not None and columns > MOST_PAIRED_IN_PLACE:
+def _check_in_place(
+    op: Declaration, name: str, columns: int, double: bool, options: Mapping[str, Any]
+) -> None:
+    """Raise UnsupportedError for out= where a row is not read as a whole before it is written.
+
+    One block has such a row; of numbers of 64 bits it holds half as many.
+    """
+    most = MOST_PAIRED_IN_PLACE // 2 if double else MOST_PAIRED_IN_PLACE
+    if options.get("out") is not None and columns > most:
         raise UnsupportedError(
             f"{name}: {op.pair!r} reads partner columns, so out=, which may be x, goes with rows "
-            f"of up to {MOST_PAIRED_IN_PLACE} columns, got {columns}; leave it away"
+            f"of up to {most} columns{' of float64' if double else ''}, got {columns}; leave it "
+            "away"
         )
 
 

@@ -167,6 +167,7 @@ def export(
         _head(own, op, target, passes),
         f"#pragma once\n\n{head}{text.parts(passes)}\n",
         *(text.kernels(own, one, *kernel) for one in passes),
+        *(text.host_run(own, one) for one in passes if not gpu),
         "inline namespace FUSEDOPS_ABI {  // core/config.cuh says why\n",
         *(_workspace(own, one) for one in passes if one.kind == "backward"),
         *(functions(own, one) for one in passes),

@@ -45,9 +45,16 @@ def kernels(name: str, one: ExportedPass, old: str, new: str) -> str:
     blocks = []
     for number, each in enumerate(one.launches):
         kernel = each.launch.variant.text.kernel.replace(old, new)
-        space = f"fusedops::{namespace(name, one, number)}"
-        blocks.append(f"namespace {space} {{\n\n{kernel}\n}}  // namespace {space}\n")
+        blocks.append(_inside(namespace(name, one, number), kernel))
     return "\n".join(blocks)
+
+
+def _inside(space: str, text: str) -> str:
+    """Text in a namespace beside the helpers of host/call.cuh."""
+    return (
+        f"namespace fusedops {{\ninline namespace FUSEDOPS_ABI {{\nnamespace {space} {{\n\n{text}\n"
+        f"}}  // namespace {space}\n}}  // namespace FUSEDOPS_ABI\n}}  // namespace fusedops\n"
+    )
 
 
 def namespace(name: str, one: ExportedPass, number: int) -> str:
@@ -192,16 +199,8 @@ HOST_KERNEL = (HOST_LINKAGE, "__attribute__((weak))")
 _RANGE = ["int64_t begin", "int64_t end"]
 
 
-def host_functions(name: str, one: ExportedPass) -> str:
-    """The functions of a pass for CPUs: over all rows on the calling thread, or a range of them.
-
-    Backward, what threads share are slices of the rows; sums that several slices have a part in are
-    finished when all have been visited.
-    """
-    called = f"{name}_{one.kind}"
-    space = f"fusedops::{namespace(name, one, 0)}"
-    rows = "int64_t rows" if one.rows is None else ""
-    stage, *sums = one.launches
+def host_run(name: str, one: ExportedPass) -> str:
+    """What the functions of a pass for CPUs call: a kernel of the pass, over a range."""
     body = checks(one, "1", "2", 0) + pieces(one)
     for number, each in enumerate(one.launches):
         kernel = f"{namespace(name, one, number)}::fusedops_rows"
@@ -212,7 +211,20 @@ def host_functions(name: str, one: ExportedPass) -> str:
         )
         body += f"if (stage == {number}) {{\n{textwrap.indent(run, '  ')}}}\n"
     inner = function("int run", ["int stage", *_RANGE], one, f"{body}return 0;\n", about=False)
-    blocks = [f"namespace {space} {{\n\n{inner}\n}}  // namespace {space}\n"]
+    return _inside(namespace(name, one, 0), inner)
+
+
+def host_functions(name: str, one: ExportedPass) -> str:
+    """The functions of a pass for CPUs: over all rows on the calling thread, or a range of them.
+
+    Backward, what threads share are slices of the rows; sums that several slices have a part in are
+    finished when all have been visited.
+    """
+    called = f"{name}_{one.kind}"
+    space = f"fusedops::{namespace(name, one, 0)}"
+    rows = "int64_t rows" if one.rows is None else ""
+    stage, *sums = one.launches
+    blocks = []
     count = stage.total
     if one.kind == "backward":
         what = f"{called}_slices({'rows' if rows else ''})"

@@ -112,13 +112,16 @@ def _with_function(
         op = _op(interleaved)
         return op(q, **tables, dtype=dtype), op(k, **tables, dtype=dtype)
 
-    # The globals of the model's module, as they are when the model is patched.
+    # The globals of the model's module, as they are when the model is patched. By their __name__
+    # Dynamo would look names up in the module itself, and find the stock function.
     scope = {**inner.__globals__, _NAME: rotated}
+    del scope["__name__"]
     made = types.FunctionType(
         inner.__code__, scope, inner.__name__, inner.__defaults__, inner.__closure__
     )
     made.__kwdefaults__ = inner.__kwdefaults__
     made.__qualname__, made.__doc__ = inner.__qualname__, inner.__doc__
+    made.__module__ = inner.__module__
     result = _rebound(forward, inner, made)
     assert result is not None, "`layout_of` comes before"
     return result

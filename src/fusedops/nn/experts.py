@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Functor, Gate, Scale, functor
-from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag, shared
+from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag, declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
 from fusedops.product.routing import combine, dispatch, route
@@ -63,16 +63,16 @@ class ExpertsForm(NamedTuple):
 
     def layers(self) -> tuple[GroupedLinear, GroupedLinear]:
         """Both declarations, the same ones wherever the forms are equal."""
-        settings = ("Experts", self)
-        if settings not in shared:
+        settings = ("Experts", *self)
+        if settings not in declared:
             # Where the second product has no bias it is linear in what is scaled: nothing has to be
             # read and written for the router's weights, and that product is not kept.
             scale, biases = [Scale("router")], self._biases()
             after = [] if self.bias else scale
             up = GroupedLinear([*self._hidden(), *after], biases, "up", self.interleaved)
             down = GroupedLinear([Bias("bias"), *scale], ["bias"]) if self.bias else None
-            shared[settings] = up, down or GroupedLinear()
-        layers: tuple[GroupedLinear, GroupedLinear] = shared[settings]
+            declared[settings] = up, down or GroupedLinear()
+        layers: tuple[GroupedLinear, GroupedLinear] = declared[settings]
         return layers
 
     def _biases(self) -> list[str]:

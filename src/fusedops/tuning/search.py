@@ -166,7 +166,7 @@ def _backward(kernel: Kernel, features: BackwardFeatures) -> Iterator[tuple[str,
         storages = ("registers", "shared")
         yield "storage of sums", lambda config: _with(config, "sum_storage", storages)
     yield "operand loads", lambda config: _with(config, "eager_operands", (False, True))
-    if features.read_once and features.sums and features.threads > 32:
+    if features.read_once and features.groups == 1 and features.threads > 32:
         yield "rows in turns", lambda config: _with(config, "interleaved", (False, True))
     if features.bulk_rows and features.sums:
         yield "rows ahead", lambda config: _ahead(features, config)
