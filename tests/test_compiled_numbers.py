@@ -7,7 +7,7 @@ import importlib
 import pytest
 import torch
 from cases import named, randn, thorough
-from more_transformers import MORE, OF_IMAGES, but_alike
+from more_transformers import MORE, OF_IMAGES
 from products import gelu
 from transformers_models import MODELS, inputs_of, make
 
@@ -157,7 +157,9 @@ def test_a_small_model(name, replaced):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", but_alike([*MODELS, *MORE]))
+@pytest.mark.parametrize(
+    "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)]
+)
 def test_models(name):
     """Of one layer each, since a second one is traced like the first."""
     pytest.importorskip("transformers")
