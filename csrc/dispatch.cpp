@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
-#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -84,16 +83,6 @@ Reason read_operand(Call* call, const Slot& slot, PyObject* object, Value* value
   }
   if (!(slot.flags & Slot::kTensor)) return kArguments;
   return read_tensor(call, object, value);
-}
-
-// Whether two tensors are the same elements in the same order.
-bool is_same(const View& one, const View& other) {
-  const auto equal = [&](const auto& numbers) {
-    return std::equal(numbers(one), numbers(one) + one.ndim, numbers(other));
-  };
-  return one.data == other.data && one.ndim == other.ndim && one.dtype.code == other.dtype.code &&
-         one.dtype.bits == other.dtype.bits && equal([](const View& of) { return of.shape; }) &&
-         equal([](const View& of) { return of.strides; });
 }
 
 // in_place: whether an output may be x.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gate.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace fusedops::runtime {
@@ -146,6 +147,15 @@ Reason check_self_overlap(const View& out) {
     if (out.strides[d] <= reach) return kOverlap;
   }
   return kNone;
+}
+
+bool is_same(const View& one, const View& other) {
+  const auto equal = [&](const auto& numbers) {
+    return std::equal(numbers(one), numbers(one) + one.ndim, numbers(other));
+  };
+  return one.data == other.data && one.ndim == other.ndim && one.dtype.code == other.dtype.code &&
+         one.dtype.bits == other.dtype.bits && equal([](const View& of) { return of.shape; }) &&
+         equal([](const View& of) { return of.strides; });
 }
 
 }  // namespace fusedops::runtime

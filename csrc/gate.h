@@ -52,5 +52,7 @@ PyObject* autocast_dtype(const Torch& torch, int32_t device_type);
 /// Decided by strides alone: interleaved columns of one buffer count as overlapping.
 Reason check_overlap(const View& out, const View& other);
 Reason check_self_overlap(const View& out);
+/// Whether two tensors are the same elements in the same order.
+bool is_same(const View& one, const View& other);
 
 }  // namespace fusedops::runtime

@@ -660,7 +660,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a gradient that leaks from under a mask into a saved stream",
-        "include/fusedops/functor/compose.cuh",
+        "include/fusedops/functor/chain.cuh",
         "      if constexpr (kSavesHere && !kSavesLater) masked.select(g);\n",
         "",
         "test_gradient_masks.py::test_a_stream_has_its_own_gradient_under_the_mask[softmax-cpu]",

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops.declare.text import read
-from fusedops.product import linear_cross_entropy as module
-from fusedops.product.linear_cross_entropy import block_columns
+from fusedops.product import torch_op_linear_cross_entropy as module
+from fusedops.product.torch_op_linear_cross_entropy import block_columns
 
 LOAD = [fo.Bias("b"), fo.Softcap("cap")]
 

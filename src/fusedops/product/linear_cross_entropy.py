@@ -2,33 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """LinearCrossEntropy: the loss of a product's rows, whose logits never exist whole.
 
-The columns of the product, the classes, are cut into blocks. Of each block the forward pass
-multiplies, and keeps a few numbers a row, those of a `CrossEntropy` of the block alone; torch joins
-the numbers of all blocks. In the backward pass, what autograd gives for the joining says how much
-each block's numbers count; the block is multiplied again, and its gradient multiplied by both
-factors. So the gradient of w is one product over all rows, whose sums the GEMM has in float32, and
-that of x is added up in float32, block by block. Two operators of torch do the two loops:
-
-- ``fusedops::linear_cross_entropy(x, w, target, tensors, names, numbers, counts, op)`` gives the
-  numbers of all blocks, each of shape (blocks, *rows);
-- ``fusedops::linear_cross_entropy_backward(...)`` gives the wanted gradients.
+The columns of the product, the classes, are cut into blocks. Of each block only a few numbers a row
+are kept, those of a `CrossEntropy` of the block alone; torch joins the numbers of all blocks. In
+the backward pass, what autograd gives for the joining says how much each block's numbers count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from fusedops.bind.bind import check_names
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
-from fusedops.declare.text import read, spell
+from fusedops.declare.text import spell
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.functors import Functor
 from fusedops.ops.losses import CrossEntropy
@@ -37,34 +30,15 @@ from fusedops.product.factors import (
     check_factors,
     factor_dtype,
     linear,
-    rows_of,
     wrong_shape,
     wrong_weight,
 )
-from fusedops.torch_ops.calls import numbers_of, schema
-from fusedops.torch_ops.operators import define, define_gradient, namespace
+from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["LinearCrossEntropy", "block_columns"]
-
-#: A block has twice as many columns as x, so that its logits take twice the bytes of x, as x's
-#: gradient does in float32: fewer columns make small products, more take memory.
-_OF_FEATURES = 2
-_FEWEST, _MOST = 2048, 16384
-_RECORDS = torch._C.DispatchKey.AutogradFunctionality
-
-
-def block_columns(features: int, classes: int) -> int:
-    """How many columns of logits are multiplied at a time, all blocks but the last having as many.
-
-    >>> block_columns(features=4096, classes=128256)
-    8064
-    """
-    wanted = min(max(_OF_FEATURES * features, _FEWEST), _MOST)
-    count = max(1, math.ceil(classes / wanted))
-    return math.ceil(math.ceil(classes / count) / 64) * 64
+__all__ = ["LinearCrossEntropy"]
 
 
 class LinearCrossEntropy(Op):
@@ -227,7 +201,7 @@ class LinearCrossEntropy(Op):
         at = torch.where(known, at, torch.nan)
         loss = lse - at
         if smooths:
-            sizes = [stop - start for start, stop in _blocks(columns, classes)]
+            sizes = [stop - start for start, stop in blocks_of(columns, classes)]
             share = lse.new_tensor(sizes).div_(classes).view(-1, *[1] * lse.dim())
             even = lse - ((of_blocks - parts["loss"]) * share).sum(0)
             loss = loss + constants["label_smoothing"] * (even - loss)
@@ -334,193 +308,3 @@ def _named(name: str) -> Iterator[None]:
         if not said.startswith("CrossEntropy: "):
             raise
         raise type(error)(name + said.removeprefix("CrossEntropy")) from error
-
-
-# ------------------------------------------------------------------------------- operators of torch
-
-
-class _Forward(NamedTuple):
-    """The arguments of ``linear_cross_entropy``."""
-
-    x: Tensor
-    w: Tensor
-    target: Tensor
-    tensors: Sequence[Tensor]
-    names: Sequence[str]
-    numbers: Sequence[float]
-    counts: Sequence[int]
-    op: str
-
-
-class _Backward(NamedTuple):
-    """The arguments of ``linear_cross_entropy_backward``: gradients of the results named first."""
-
-    upstream: Sequence[Tensor]
-    outputs: Sequence[str]
-    x: Tensor
-    w: Tensor
-    target: Tensor
-    tensors: Sequence[Tensor]
-    names: Sequence[str]
-    numbers: Sequence[float]
-    counts: Sequence[int]
-    op: str
-    wanted: Sequence[str]
-
-
-def _blocks(columns: int, classes: int) -> list[tuple[int, int]]:
-    return [(at, min(at + columns, classes)) for at in range(0, classes, columns)]
-
-
-class _Loop:
-    """The blocks of a call, one after the other, in one memory."""
-
-    def __init__(self, call: _Forward | _Backward) -> None:
-        op: LinearCrossEntropy = read(call.op)
-        self.block, self.call = op.block, call
-        self.ignored = call.target == op.constants["ignore_index"]
-        self.rows, self.classes = call.x.shape[:-1], call.w.shape[0]
-        self.columns = block_columns(call.x.shape[-1], self.classes)
-        self.x = rows_of(call.x)
-        self.given = dict(zip(call.names, call.tensors, strict=True))
-        present = (*call.names, "target")
-        self.numbers = numbers_of(self.block, present, call.numbers, call.counts)
-        self.memory = call.x.new_empty(self.x.shape[0] * self.columns)
-
-    def of_columns(self, tensor: Tensor) -> bool:
-        """Whether an operand has a number for each class."""
-        return tensor.dim() > 0 and tensor.shape[-1] == self.classes > 1
-
-    def __iter__(self) -> Iterator[tuple[int, int, Tensor, dict[str, Any]]]:
-        """Of each block its first and last class, its logits, and the arguments of its loss."""
-        for start, stop in _blocks(self.columns, self.classes):
-            size = stop - start
-            z = self.memory[: self.x.shape[0] * size].view(-1, size)
-            torch.mm(self.x, self.call.w[start:stop].t(), out=z)
-            inside = (self.call.target >= start) & (self.call.target < stop)
-            local = torch.where(inside, self.call.target - start, 0)
-            given = {
-                name: one[..., start:stop] if self.of_columns(one) else one
-                for name, one in self.given.items()
-            }
-            target = local.masked_fill(self.ignored, -1)
-            yield start, stop, z.view(*self.rows, size), {"target": target, **given, **self.numbers}
-
-
-def _run(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
-    with torch.no_grad():
-        found = [loop.block(z, **given) for loop in [_Loop(call)] for _, _, z, given in loop]
-    return [torch.stack(parts) for parts in zip(*found, strict=True)]
-
-
-def _fake(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
-    op: LinearCrossEntropy = read(call.op)
-    count = len(_blocks(block_columns(call.x.shape[-1], call.w.shape[0]), call.w.shape[0]))
-    dtype = torch.float64 if call.x.dtype is torch.float64 else torch.float32
-    shape = (count, *call.x.shape[:-1])
-    return [call.x.new_empty(shape, dtype=dtype) for _ in op.block.outputs]
-
-
-def _run_backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
-    loop, wanted = _Loop(call), {*call.wanted}
-    compute = torch.promote_types(call.x.dtype, torch.float32)
-    dx = torch.zeros_like(loop.x, dtype=compute) if "x" in wanted else None
-    found: dict[str, Tensor] = {}
-    for name in wanted - {"x", "w"}:
-        one = loop.given[name]
-        if loop.of_columns(one):
-            found[name] = torch.empty_like(one)
-        else:
-            found[name] = torch.zeros_like(one, dtype=torch.promote_types(one.dtype, compute))
-    if "w" in wanted:
-        found["w"] = torch.empty_like(call.w)
-    # Autograd sees each block, below which the dispatcher calls operators.
-    recorded = torch._C._SetExcludeDispatchKeyGuard(_RECORDS, False)
-    with torch.no_grad(), recorded:
-        for at, (start, stop, z, given) in enumerate(loop):
-            names = [name for name in loop.given if name in wanted]
-            for name in names:
-                given[name] = given[name].detach().requires_grad_()
-            leaf = z.detach().requires_grad_()
-            with torch.enable_grad():
-                made = loop.block(leaf.view_as(leaf), **given)
-            results = [getattr(made, name) for name in call.outputs]
-            upstream = [one[at] for one in call.upstream]
-            leaves = [leaf, *(given[name] for name in names)]
-            dz, *others = torch.autograd.grad(results, leaves, upstream)
-            del made, results, leaf, leaves
-            dz = rows_of(dz)
-            if dx is not None:
-                _add_product(dx, dz, call.w[start:stop])
-            if "w" in wanted:
-                torch.mm(dz.t(), loop.x, out=found["w"][start:stop])
-            for name, one in zip(names, others, strict=True):
-                if loop.of_columns(loop.given[name]):
-                    found[name][..., start:stop] = one
-                else:
-                    found[name] += one
-    del loop.memory, dz, z  # before another tensor of x's size is made
-    if dx is not None:
-        found["x"] = dx.to(call.x.dtype).view(call.x.shape)
-    return [
-        found[name] if name in ("x", "w") else found[name].to(loop.given[name].dtype)
-        for name in call.wanted
-    ]
-
-
-def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
-    """``total += first @ second``, added in total's dtype."""
-    if total.dtype is first.dtype:
-        total.addmm_(first, second)
-    elif total.is_cuda:
-        torch.addmm(total, first, second, out_dtype=total.dtype, out=total)
-    else:
-        total.addmm_(first.to(total.dtype), second.to(total.dtype))
-
-
-def _fake_backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
-    known = {"x": call.x, "w": call.w, **dict(zip(call.names, call.tensors, strict=True))}
-    return [torch.empty_like(known[name]) for name in call.wanted]
-
-
-def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    call = _Forward(*inputs)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(call.x, call.w, call.target, *call.tensors)
-    ctx.call = call._replace(x=None, w=None, target=None, tensors=None)  # type: ignore[arg-type]
-    needs = ctx.needs_input_grad
-    ctx.wanted = [name for name, need in zip(("x", "w"), needs, strict=False) if need]
-    ctx.wanted += [
-        name for name, one in zip(call.names, call.tensors, strict=True) if one.requires_grad
-    ]
-
-
-def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    call: _Forward = ctx.call
-    outputs = read(call.op).block.outputs
-    arriving = {k: one for k, one in zip(outputs, incoming, strict=True) if one is not None}
-    x, w, target, *tensors = ctx.saved_tensors
-    results = torch.ops.fusedops.linear_cross_entropy_backward(
-        [*arriving.values()], [*arriving], x, w, target, tensors, *call[4:], ctx.wanted
-    )
-    found = dict(zip(ctx.wanted, results, strict=True))
-    given = (call.names, call.numbers, call.counts)
-    lists: list[Any] = [None if one else [] for one in given]
-    return (found.get("x"), found.get("w"), None, [found.get(k) for k in call.names], *lists, None)
-
-
-define("linear_cross_entropy", schema(_Forward), _run, _fake)
-library.register_autograd(
-    "fusedops::linear_cross_entropy", _differentiate, setup_context=_set_up, lib=namespace
-)
-define_gradient(
-    "linear_cross_entropy_backward",
-    schema(_Backward),
-    _run_backward,
-    _fake_backward,
-    "LinearCrossEntropy",
-)
