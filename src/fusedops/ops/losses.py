@@ -260,10 +260,21 @@ class CrossEntropy(RowOp):
         found: Tensor = operands[0] == self.constants["ignore_index"]
         return found
 
+    def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
+        """The loss of a row with label smoothing and z-loss, in torch.
+
+        Args:
+            plain: The loss without them.
+            even: The mean of the losses of all classes of the row.
+            lse: The logsumexp of the row.
+        """
+        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
+        loss = plain + smoothing * (even - plain) if smoothing > 0 else plain
+        return loss + z_loss * lse.square() if z_loss > 0 else loss
+
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if self.soft:
             return self._soft_reference(value, operands[0].to(value.dtype))
-        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
         label, ignored = operands[0].long(), operands[0] == self.constants["ignore_index"]
         known = (label >= 0) & (label < value.shape[-1]) & ~ignored
         value = value.masked_fill(ignored, 0.0)
@@ -276,15 +287,9 @@ class CrossEntropy(RowOp):
         lse = lse.masked_fill(empty, -torch.inf)
         at = value.gather(-1, torch.where(known, label, 0).expand(*value.shape[:-1], 1))
         at = torch.where(known, at, torch.nan)
-        loss = lse - at
-        if smoothing > 0:
-            mean = value.masked_fill(gone, 0.0).sum(-1, keepdim=True) / (~gone).sum(
-                -1, keepdim=True
-            )
-            smooth = loss + smoothing * ((lse - mean) - loss)
-            loss = torch.where(at == -torch.inf, loss, smooth)
-        if z_loss > 0:
-            loss = loss + z_loss * lse.square()
+        count = (~gone).sum(-1, keepdim=True)
+        mean = value.masked_fill(gone, 0.0).sum(-1, keepdim=True) / count
+        loss = torch.where(at == -torch.inf, lse - at, self.loss_of(lse - at, lse - mean, lse))
         log_p = (safe - lse.masked_fill(empty, 0.0)).masked_fill(gone, 0.0)
         terms = log_p.exp() * log_p
         entropy = -terms.masked_fill(gone, 0.0).sum(-1, keepdim=True)
@@ -299,17 +304,12 @@ class CrossEntropy(RowOp):
         return value, {name: one.masked_fill(ignored, 0.0)[..., 0] for name, one in found.items()}
 
     def _soft_reference(self, value: Tensor, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
         gone = value == -torch.inf
         lse = torch.logsumexp(value, -1, keepdim=True)
         log_p = (value - lse.masked_fill(lse == -torch.inf, 0.0)).masked_fill(gone, 0.0)
         weighed = torch.where(gone & (p != 0), torch.inf, -p * log_p)
-        loss = weighed.sum(-1, keepdim=True)
-        if smoothing > 0:
-            mean = log_p.sum(-1, keepdim=True) / (~gone).sum(-1, keepdim=True)
-            loss = loss + smoothing * (-mean - loss)
-        if z_loss > 0:
-            loss = loss + z_loss * lse.square()
+        mean = log_p.sum(-1, keepdim=True) / (~gone).sum(-1, keepdim=True)
+        loss = self.loss_of(weighed.sum(-1, keepdim=True), -mean, lse)
         entropy = -(log_p.exp() * log_p).masked_fill(gone, 0.0).sum(-1, keepdim=True)
         found = {"loss": loss, "lse": lse, "entropy": entropy}
         return value, {name: one[..., 0] for name, one in found.items()}

@@ -199,15 +199,12 @@ class LinearCrossEntropy(Op):
         known = (labels >= 0) & (labels < classes) & ~ignored
         at = at.gather(0, torch.where(known, labels // columns, 0)[None])[0]
         at = torch.where(known, at, torch.nan)
-        loss = lse - at
+        even = lse
         if smooths:
             sizes = [stop - start for start, stop in blocks_of(columns, classes)]
             share = lse.new_tensor(sizes).div_(classes).view(-1, *[1] * lse.dim())
             even = lse - ((of_blocks - parts["loss"]) * share).sum(0)
-            loss = loss + constants["label_smoothing"] * (even - loss)
-        if constants["z_loss"] > 0:
-            loss = loss + constants["z_loss"] * lse.square()
-        found = {"loss": loss, "lse": lse, "log_prob": at - lse}
+        found = {"loss": self.whole.loss_of(lse - at, even, lse), "lse": lse, "log_prob": at - lse}
         if "entropy" in constants:
             gone = of_blocks == -torch.inf
             inner = (of_blocks - parts["entropy"]).masked_fill(gone, 0.0)
