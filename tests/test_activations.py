@@ -72,6 +72,23 @@ def test_each_within_its_bounds(word, device):
     check(fo.RMSNorm(load=[functor], store=[functor]), randn(5, 61, device=device) * 3, **operands)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, *thorough(torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize("word", ACTIVATIONS)
+def test_each_element_within_a_bound_of_its_own(word, dtype, device):
+    """Of one column: elsewhere a row's largest error is allowed to each of its elements."""
+    x = randn(400, 1, dtype=dtype, device=device) * 3
+    check(fo.Map(load=[ACTIVATIONS[word][0]]), x.clamp(-9, 9))
+
+
+def test_the_gradient_of_a_gelu_far_below_zero(device):
+    """Both terms of it: the smaller one has the other sign."""
+    x = torch.tensor([[-9.5, -12.0, -15.0]], dtype=torch.float64, device=device).requires_grad_()
+    fo.Map(load=[fo.GELU("tanh")])(x).sum().backward()
+    power = torch.exp(x * (1.5957691216057307 + 0.071354816272600248 * x * x))
+    slope = x * (1.5957691216057307 + 3 * 0.071354816272600248 * x * x)
+    torch.testing.assert_close(x.grad, power * (1 + slope), rtol=1e-9, atol=0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_each_on_a_gpu(dtype):

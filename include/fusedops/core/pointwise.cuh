@@ -303,7 +303,7 @@ FUSEDOPS_HD T gelu_tanh_backward(T g, T x) {
   const T power = gelu_tanh_power(x);
   const T gate = reciprocal_estimate(T(1) + power);
   // 1 - gate, which is lost where the gate is nearly 1; of an infinite power the gate is 0.
-  const T rest = (power < T(1e30) ? power : T(1e30)) * gate;
+  const T rest = power < T(1e30) ? power * gate : T(1);
   const T slope = x * x * T(0.21406444881780074) + T(1.5957691216057307);
   return g * (x * gate * rest * slope + gate);
 }

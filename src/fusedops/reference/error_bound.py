@@ -83,8 +83,15 @@ def expected(
     arriving = []
     if of_upstream is not None:  # gradients are linear in those that arrive
         arriving = [_Run(bound, torch.float64, streams, of_upstream, whole=True)]
-    bent = []
+    bent: list[_Run] = []
+    shaken: list[_Run] = []
     cancels = any(functor.cancels for functor in (*bound.load, *bound.store))
+    if cancels:
+        # Values of steps that cancel, or of a power, are off by more than a rounding of themselves.
+        shaken = [
+            _Run(bound, torch.float64, streams, {}, bend=Roundings(eps, seed))
+            for seed in range(_BENDS)
+        ]
     if upstream and (cancels or (bound.op.centred and bound.store)):
         # Terms of a derivative that cancel leave roundings of their own sizes: so much does the
         # derivative change where each argument and each step of the functor changes by one, and
@@ -103,7 +110,7 @@ def expected(
             size = torch.stack([_finite(seen.abs()) for seen in true.stored]).amax(0)
         elif name in true.statistic_sizes:
             size = true.statistic_sizes[name]
-        error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in runs])
+        error = _largest(eps * _finite(size), [_apart(run.outputs[name], value) for run in (*runs, *shaken)])
         of_rows = name in bound.op.statistics
         off = _largest(torch.zeros_like(value), [_apart(run.outputs[name], value) for run in moved])
         error = error if of_rows else _by_row(error, bound)
@@ -301,7 +308,10 @@ class _Following(Chain):
         return self._kept(value)
 
     def _after(self, side: str, value: Tensor, place: int) -> Tensor:
-        """What one functor makes; its derivative is that at arguments that are bent."""
+        """What one functor makes; its derivative is that at arguments that are bent.
+
+        Without gradients the value is, too.
+        """
         functor = (self._bound.load if side == "load" else self._bound.store)[place]
         here = range(place, place + 1)
         made = super().apply(side, value, here)
@@ -311,7 +321,7 @@ class _Following(Chain):
         with self._bend:
             bent = super().apply(side, copied(value), here)
         self._bends = False
-        return in_place_of(bent, made.detach())
+        return in_place_of(bent, made.detach()) if made.requires_grad else bent
 
     def value(self, name: str) -> Tensor | float:
         value = super().value(name)

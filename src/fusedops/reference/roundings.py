@@ -38,7 +38,8 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None:
             found = torch.Generator(value.device).manual_seed(self._seed)
             self._generators[value.device] = found
-        return torch.randint(0, 2, value.shape, device=value.device, generator=found) * 2 - 1
+        bits = torch.randint(0, 2, value.shape, device=value.device, generator=found)
+        return bits.to(value.dtype) * 2 - 1  # of integers, 1 + eps * sign would be a float32
 
     def __torch_dispatch__(
         self,
