@@ -25,9 +25,7 @@ from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Functor
 from fusedops.ops import LayerNorm
-from fusedops.plan.placing import columns_apart
 from fusedops.row_op import RowOp
-from fusedops.run.forward import make_plan
 from fusedops.run.refusal import refuse, stands_for_an_operator
 
 __all__ = ["GroupNorm", "InstanceNorm"]
@@ -183,8 +181,11 @@ class _ChannelNorm(LayerNorm):
         rows, seen, given = self.over_rows(x, {**operands, **options})
         if reason is not Reason.MISS:
             refuse(rows, reason, seen, *parted(given))
-        elif x.numel() > 0 and not columns_apart(bound := rows.bind(seen, given)):
-            return make_plan(rows, bound, x.shape)
+        elif x.numel() > 0:
+            from fusedops.plan.placing import columns_apart  # the first call imports what plans
+
+            if not columns_apart(bound := rows.bind(seen, given)):
+                return rows.plan_and_run(bound, x.shape)
         return self._run(x, operands, options)
 
     def _run(

@@ -33,13 +33,11 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
-from fusedops.plan.reading import Hints
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
 from fusedops.run.autograd import differentiate
 from fusedops.run.cpp_library import offer
-from fusedops.run.forward import make_plan
 from fusedops.run.refusal import (
     is_of_classes,
     refuse,
@@ -51,6 +49,7 @@ from fusedops.torch_ops.tracing import call_operator, is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
+    from fusedops.plan.reading import Hints
 
 __all__ = ["RowOp", "declared", "read_flag"]
 
@@ -93,7 +92,6 @@ class RowOp(Runnable):
         self.recipes = {}
         self.merging = set()
         self.gradients = {}
-        self.hints = Hints()
         self.text = spell(self)
         declared[id(self)] = self
 
@@ -307,7 +305,7 @@ class RowOp(Runnable):
         if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             return self._in_plain_types(bind(self, x, operands, options), operands, options)
-        return make_plan(self, bind(self, x, operands, options))
+        return self.plan_and_run(bind(self, x, operands, options))
 
     def _slow_trained(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
@@ -319,7 +317,14 @@ class RowOp(Runnable):
             plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
             plain["part_of"] = bound.whole and tuple(bound.whole)
             return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
-        return make_plan(self, bind(self, x, operands, options)._replace(keep=True))
+        return self.plan_and_run(bind(self, x, operands, options)._replace(keep=True))
+
+    @functools.cached_property
+    def hints(self) -> Hints:
+        """By which readings calls are served for which no kernel of their own is loaded."""
+        from fusedops.plan.reading import Hints
+
+        return Hints()
 
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
@@ -334,7 +339,13 @@ class RowOp(Runnable):
         if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             raise TypeError(f"{self.name}: the runtime cannot read these arguments: {options}")
-        return make_plan(self, bind(self, x, operands, options))
+        return self.plan_and_run(bind(self, x, operands, options))
+
+    def plan_and_run(self, bound: Bound, shape: Sequence[int] | None = None) -> Any:
+        """Run a call for which the runtime has no plan: what plans is imported by the first one."""
+        from fusedops.run.forward import make_plan
+
+        return make_plan(self, bound, shape)
 
     def _in_plain_types(
         self, bound: Bound, operands: dict[str, Any], options: dict[str, Any]

@@ -27,12 +27,12 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import UnsupportedError, counted
-from fusedops.generate.target import ARCHS, Target
 from fusedops.generate.views import contiguous
 from fusedops.jit import env
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
+    from fusedops.generate.target import Target
     from fusedops.generate.variant import Variant
     from fusedops.plan.wanted_gradients import WantedGradients
 
@@ -267,6 +267,8 @@ def _keys(
     variants: Callable[[Target], Iterable[Variant]], own: Target
 ) -> Iterator[tuple[object, ...]]:
     """The keys of the kernels that a call needs on this GPU and on every other architecture."""
+    from fusedops.generate.target import ARCHS, Target
+
     for target in (own, *map(Target.named, ARCHS)):
         # Some hold no such row, or not in the storage that is forced here.
         with contextlib.suppress(UnsupportedError, ValueError):

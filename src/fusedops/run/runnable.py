@@ -63,7 +63,6 @@ class Runnable(CalledOp, Declaration):
         gradients: The backward passes (`gradient.Gradient`), by the set of names whose gradients
             are wanted, whether y is read in place of x, and the names of the saved streams that
             have a gradient.
-        hints: By which readings calls are served for which no kernel of their own is loaded.
         observer: The object that is notified of calls that need a kernel.
         offered: Whether it is settled if differentiable calls run in C++ (`cpp_library.offer`).
     """
@@ -72,9 +71,13 @@ class Runnable(CalledOp, Declaration):
     recipes: dict[tuple[bool, ...], Any]
     merging: set[tuple[Any, ...]]
     gradients: dict[tuple[Any, ...], Any]
-    hints: Hints
     observer: Observer
     offered = False
+
+    @property
+    def hints(self) -> Hints:
+        """By which readings calls are served for which no kernel of their own is loaded."""
+        raise NotImplementedError
 
     @property
     def direct(self) -> _runtime.Dispatcher:
