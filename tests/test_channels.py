@@ -248,7 +248,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(strength=1)
 @pytest.mark.parametrize(
     ("arch", "dtype", "shape"),
     [

@@ -101,7 +101,7 @@ def parameters(op, columns):
     return {operand.name: tensor(columns) for operand in op.operands}
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(strength=1)
 @pytest.mark.parametrize(
     ("arch", "operator", "storage", "size", "dtype", "aligned"),
     covering(3, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
@@ -114,7 +114,7 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     check_compiles(info)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(strength=1)
 @pytest.mark.parametrize("columns", [16384, 32768, 131072, 262144])
 @pytest.mark.parametrize("op", ["softmax", "layer_norm"])
 def test_long_rows_have_the_room_that_was_asked_for(op, columns):
@@ -127,7 +127,7 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     assert 2 * registers * info.tile.threads_per_block <= 65536, log
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(strength=1)
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 @pytest.mark.parametrize(
     ("op", "columns"),
@@ -221,16 +221,19 @@ PLACES = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(strength=1)
 @pytest.mark.parametrize(
-    ("number", "arch", "place", "storage", "dtype"),
-    [(i, *row) for i, row in enumerate(covering(2, ARCHS, PLACES, STORAGES, DTYPES))],
-    ids=lambda value: None if isinstance(value, int) else str(value).removeprefix("torch."),
+    ("arch", "place", "storage", "dtype", "size"),
+    [
+        (*row, ["odd", "exact"][i % 2])
+        for i, row in enumerate(covering(2, ARCHS, PLACES, STORAGES, DTYPES))
+    ],
+    ids=lambda value: str(value).removeprefix("torch."),
 )
-def test_every_functor_compiles(number, arch, place, storage, dtype):
+def test_every_functor_compiles(arch, place, storage, dtype, size):
     side, chain, kinds = PLACES[place]
-    columns = COLUMNS[storage][["odd", "exact"][number % 2]]
-    op = kinds[number % len(kinds)](**{side: chain})
+    columns = COLUMNS[storage][size]
+    op = kinds[list(PLACES).index(place) % len(kinds)](**{side: chain})
     given = values(columns, dtype)
     operands = {operand.name: given[operand.name] for operand in op.operands}
     check_compiles(described(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
