@@ -2,13 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What benchmarks/dispatch.py measures: PART of five dispatches of the C++ entry points in half, with
-// the LOADs and STOREs of fusedops or, with OPAQUE, with structs as a user writes them by the contract.
+// the LOADs and STOREs of fusedops or, with OPAQUE, with structs as a user writes them by OneFlow's
+// contract. ONEFLOW: OneFlow's own dispatchers take these structs; -I has the folder of its headers.
 #include <fusedops/layer_norm.cuh>
 #include <fusedops/softmax.cuh>
+#if defined(ONEFLOW)
+#include <oneflow/core/cuda/layer_norm.cuh>
+#include <oneflow/core/cuda/softmax.cuh>
+#endif
 
 using namespace fusedops;
 
-#if defined(OPAQUE)
+#if defined(OPAQUE) || defined(ONEFLOW)
 
 /// The reads of a user's LOAD: what lies in memory, times gamma where there is one.
 template <bool kScaled = false>
@@ -74,7 +79,55 @@ auto writes_affine(half* y, int64_t cols, const half* gamma, const half* beta) {
 
 #endif
 
+#if defined(ONEFLOW)
+
+/// Where a forward pass writes its statistics, which it always does.
+float* statistics(int64_t rows) {
+  static float* kept = nullptr;
+  static int64_t most = 0;
+  if (rows > most) {
+    if (cudaFree(kept) != cudaSuccess) return nullptr;
+    if (cudaMalloc(&kept, 2 * rows * sizeof(float)) != cudaSuccess) return nullptr;
+    most = rows;
+  }
+  return kept;
+}
+
 #if PART == 0
+extern "C" int softmax(cudaStream_t stream, int64_t rows, int64_t cols, const half* x, half* y) {
+  using oneflow::cuda::softmax::DispatchSoftmax;
+  return DispatchSoftmax<Reads<>, Writes<>, float>(stream, reads(x, cols), writes(y, cols), rows,
+                                                   cols);
+}
+#elif PART == 1
+extern "C" int softmax_gradient(cudaStream_t stream, int64_t rows, int64_t cols, const half* y,
+                                half* dx, const half* dy) {
+  using oneflow::cuda::softmax::DispatchSoftmaxGrad;
+  return DispatchSoftmaxGrad<Reads<>, Reads<>, Writes<>, float>(
+      stream, reads(y, cols), reads(dy, cols), writes(dx, cols), rows, cols);
+}
+#elif PART == 2
+extern "C" int layer_norm(cudaStream_t stream, int64_t rows, int64_t cols, const half* x, half* y,
+                          const half* gamma, const half* beta) {
+  using oneflow::cuda::layer_norm::DispatchLayerNorm;
+  float* const kept = statistics(rows);
+  if (kept == nullptr) return cudaErrorMemoryAllocation;
+  return DispatchLayerNorm<Reads<>, Writes<true>, float>(stream, reads(x, cols),
+                                                         writes_affine(y, cols, gamma, beta), rows,
+                                                         cols, 1e-5, kept, kept + rows);
+}
+#else
+extern "C" int layer_norm_dx(cudaStream_t stream, int64_t rows, int64_t cols, const half* x,
+                             half* dx, const half* dy, const half* gamma, const float* mean,
+                             const float* rstd) {
+  using oneflow::cuda::layer_norm::DispatchLayerNormGrad;
+  return DispatchLayerNormGrad<Reads<>, Reads<true>, Writes<>, float>(
+      stream, reads(x, cols), reads_scaled(dy, cols, gamma), writes(dx, cols), mean, rstd, rows,
+      cols);
+}
+#endif
+
+#elif PART == 0
 extern "C" int softmax(cudaStream_t stream, int64_t rows, int64_t cols, const half* x, half* y) {
   return dispatch_softmax<float>(stream, reads(x, cols), writes(y, cols), rows, cols);
 }

@@ -3,7 +3,8 @@
 """The C++ entry points: what a dispatch takes to compile with nvcc, and device time by columns.
 
 Each part is measured with the LOADs and STOREs of fusedops and with structs of a user's own, which
-a dispatch cannot see into, beside the kernel that Python generates for the same work.
+a dispatch cannot see into, beside the kernel that Python generates for the same work. OneFlow's own
+dispatchers take the same structs, where there is a folder with OneFlow's source (`--oneflow`).
 """
 
 import concurrent.futures
@@ -15,12 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ceiling
 import torch
 from plain import PLAIN
-from points import ROWS
+from points import ROWS, Selection
 from results import Result
 from timing import graph_seconds, sets, side_stream
 from torch import Tensor
@@ -37,28 +38,38 @@ COLUMNS = (256, 1024, 4096, 5120, 16384, 32768, 50264, 65536, 131072)
 MOST = ROWS * 16384  # elements of a tensor: with more columns there are fewer rows
 
 
-def sweeps() -> Iterator[Result]:
+class Dispatcher(NamedTuple):
+    """A part of dispatch.cu, whose dispatch it calls, and the flags that choose that."""
+
+    by: str
+    part: str
+    flags: tuple[str, ...] = ()
+
+
+def sweeps(chosen: Selection) -> Iterator[Result]:
     """Compile time of each part on two cores, then its percent of the ceiling."""
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if nvcc is None:
         return
     with tempfile.TemporaryDirectory() as folder:
-        sources = [(part, ()) for part in PARTS]
-        # Structs of a user's own have no gradients of gamma and beta.
-        sources += [(part, ("-DOPAQUE",)) for part in PARTS[:-1]]
-        built = [Path(folder) / f"{part}{''.join(flags)}.so" for part, flags in sources]
+        sources = [Dispatcher("fusedops", part) for part in PARTS]
+        # Structs of a user's own have no gradients of gamma and beta, nor have OneFlow's headers.
+        sources += [Dispatcher("structs of one's own", part, ("-DOPAQUE",)) for part in PARTS[:-1]]
+        if chosen.oneflow is not None:
+            flags = ("-DONEFLOW", f"-I{chosen.oneflow}")
+            sources += [Dispatcher("OneFlow", part, flags) for part in PARTS[:-1]]
+        built = [Path(folder) / f"{number}.so" for number in range(len(sources))]
         yield from _compiled(nvcc, built[0])
         with concurrent.futures.ThreadPoolExecutor() as pool:
             waiting = [
-                pool.submit(_compile, nvcc, part, library, flags=flags)
-                for (part, flags), library in list(zip(sources, built, strict=True))[1:]
+                pool.submit(_compile, nvcc, source.part, library, flags=source.flags)
+                for source, library in list(zip(sources, built, strict=True))[1:]
             ]
             for each in waiting:
                 each.result()
         found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-        for (part, flags), library in zip(sources, built, strict=True):
-            by = "structs of one's own" if flags else "fusedops"
-            found[part][by] = getattr(ctypes.CDLL(str(library)), part)
+        for source, library in zip(sources, built, strict=True):
+            found[source.part][source.by] = getattr(ctypes.CDLL(str(library)), source.part)
         for part, functions in found.items():
             for columns in COLUMNS:
                 yield from _beside(part, functions, columns)

@@ -111,6 +111,7 @@ class Selection:
     models: tuple[str, ...] | None = None
     compiled: bool = False
     profile: Path | None = None
+    oneflow: Path | None = None
     told: Callable[[str], object] = lambda said: None  # how far a part is, where that takes long
 
     def sweep(self) -> Iterator[list[Point]]:

@@ -125,7 +125,7 @@ GPU_PARTS: dict[str, Part] = {
     "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),
-    "dispatch": whole(dispatch.sweeps),
+    "dispatch": dispatch.sweeps,
     "memory": whole(memory.held),
     "models": models.measured,
     "product_errors": product_errors.measured,
@@ -199,6 +199,10 @@ def main(
         Path | None,
         typer.Option(help="For models: a folder for pages that say where each step's time goes."),
     ] = None,
+    oneflow: Annotated[
+        Path | None,
+        typer.Option(help="For dispatch: OneFlow's source, with oneflow/core/cuda/softmax.cuh."),
+    ] = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -228,6 +232,7 @@ def main(
         models=names(model, tuple(map(models.short, models.MODELS)), "--model"),
         compiled=compiled,
         profile=profile,
+        oneflow=oneflow,
     )
     runnable = [part for part in PARTS if torch.cuda.is_available() or part not in GPU_PARTS]
     chosen = [part for part in PARTS if part in (parts or runnable)]

@@ -33,6 +33,10 @@
 //   gather(operand, entries, step, operand)  v + table[index]; the first operand is entry 0
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/core/threshold.cuh>
 #include <fusedops/functor/activation.cuh>
 #include <fusedops/functor/affine.cuh>
@@ -360,3 +364,5 @@ FUSEDOPS_HD detail::MaybeDropoutFrom<DropoutFrom<Compute, LogicalRow, true>> row
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
+
+FUSEDOPS_HEADER_ENDS

@@ -6,6 +6,10 @@
 // fusedops. docs/tutorials/coming-from.md says what differs.
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/layer_norm.cuh>
 #include <fusedops/rms_norm.cuh>
 #include <fusedops/softmax.cuh>
@@ -166,3 +170,5 @@ template <typename LOAD_X, typename LOAD_DY, typename STORE, typename ComputeTyp
 }  // namespace FUSEDOPS_ABI
 }  // namespace cuda
 }  // namespace oneflow
+
+FUSEDOPS_HEADER_ENDS

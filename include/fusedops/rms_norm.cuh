@@ -26,6 +26,10 @@
 // rows, cols), where each may be composed or a plain type.
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/dispatch/gradient.cuh>
 #include <fusedops/functors.cuh>
 #include <fusedops/op/norm.cuh>
@@ -79,3 +83,5 @@ template <class Compute, class LoadX, class LoadDy, class StoreDx, class Cols,
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
+
+FUSEDOPS_HEADER_ENDS

@@ -53,6 +53,10 @@
 // dispatch_log_softmax and dispatch_log_softmax_gradient take the same arguments.
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/dispatch/gradient.cuh>
 #include <fusedops/functors.cuh>
 #include <fusedops/op/softmax.cuh>
@@ -162,3 +166,5 @@ template <class Compute, class LoadY, class LoadDy, class StoreDx, class Cols,
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
+
+FUSEDOPS_HEADER_ENDS

@@ -83,6 +83,17 @@
 #define FUSEDOPS_ON_STACK(T, n) \
   static_cast<T*>(__builtin_alloca_with_align(static_cast<size_t>(n) * sizeof(T), 8 * alignof(T)))
 
+// Around what the public headers include and declare. Under -Wsign-conversion GCC warns of each array
+// in a template whose length is an int, here and in every source that includes the header.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(FUSEDOPS_CUDA)
+#define FUSEDOPS_HEADER_BEGINS \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define FUSEDOPS_HEADER_ENDS _Pragma("GCC diagnostic pop")
+#else
+#define FUSEDOPS_HEADER_BEGINS
+#define FUSEDOPS_HEADER_ENDS
+#endif
+
 // Before a __host__ __device__ function that calls a member of a user's type, which may be for one
 // of the two alone.
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)

@@ -14,6 +14,10 @@
 //   accumulate(target)        of a result: it is added to what is there
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/functor/refusals.cuh>
 #include <fusedops/row/accumulate.cuh>
 #include <fusedops/row/layout.cuh>
@@ -240,3 +244,5 @@ FUSEDOPS_HD auto accumulate(const To& target) {
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
+
+FUSEDOPS_HEADER_ENDS
