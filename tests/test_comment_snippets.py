@@ -14,6 +14,7 @@ from cpptest import compiler, run
 from fusedops.jit import env
 
 HEAD = """\
+#include <fusedops/cross_entropy.cuh>
 #include <fusedops/layer_norm.cuh>
 #include <fusedops/rms_norm.cuh>
 #include <fusedops/softmax.cuh>
@@ -66,6 +67,10 @@ ON_A_CPU = {"gradient_workspace<float>(": "gradient_workspace<float>(Threads{1},
 PAGE = """\
 const Threads where{1};
 float *const kept = memory, *const mean = memory, *const rstd = memory;
+float *const loss = memory, *const lse = memory;
+const auto target = per_row(ids);
+const double dloss = 1;
+const LossTerms terms;
 const auto dx = direct(memory, 8), dy = dx;
 const auto load = fusedops::load(dy);
 const auto load_x = load, load_y = load, load_dy = load, load_scaled_dy = load;
@@ -77,7 +82,7 @@ const double epsilon = 1e-5, eps = epsilon;
 void* const workspace = nullptr;
 const size_t bytes = 0;
 """
-PAGES = ("softmax", "layer_norm", "rms_norm")
+PAGES = ("softmax", "layer_norm", "rms_norm", "cross_entropy")
 
 
 def head(name):
@@ -152,5 +157,5 @@ def test_dispatches_in_the_heads_of_pages(tmp_path):
         for call in re.findall(r"dispatch_\w+<Compute>\([^)]*\)", text):
             one = call.replace("<Compute>", "<float>")
             functions.append(f"void f{len(functions)}() {{\n{PAGE}(void)({one});\n}}\n")
-    assert len(functions) >= 9
+    assert len(functions) >= 11
     compiled(tmp_path, functions)

@@ -18,6 +18,8 @@ DISPATCHES = (
     "softmax gradients",
     "layer_norm gradient",
     "rms_norm gradient",
+    "cross_entropy",
+    "cross_entropy gradient",
 )
 DTYPES = ("half", "bfloat16", "float", "double")
 ARCHS = (80, 90, 100, 120)

@@ -11,7 +11,7 @@ from cpptest import FOLDER, compiler, find_nvcc, run
 
 from fusedops.jit import env
 
-PAGES = ("softmax.cuh", "layer_norm.cuh", "rms_norm.cuh")
+PAGES = ("softmax.cuh", "layer_norm.cuh", "rms_norm.cuh", "cross_entropy.cuh")
 
 PLAIN = """\
 #include <fusedops/softmax.cuh>

@@ -33,7 +33,7 @@ ELSEWHERE = {"cuda", "Sm90Functors"}
 
 def test_there_are_names():
     assert len(LISTED) > 60
-    assert len(HEADERS) == 8
+    assert len(HEADERS) == 9
     assert TO_DEFINE == ["FUSEDOPS_OPENMP_SIMD", "FUSEDOPS_CUDA_TYPES"]
 
 

@@ -70,21 +70,15 @@ class Model {
       x = saved.back().out;
     }
     T *y = zeros(count), *logits = zeros(rows * s_.vocabulary), *losses = zeros(rows);
+    T* kept = zeros(2 * rows);
     good_ = Rows::norm(place_, last_, static_cast<const T*>(x), y, rows, width) && good_;
     linear(tokens_, y, logits, rows, width, s_.vocabulary);
-    const int64_t words = s_.vocabulary;
-    // The gradient of the mean loss, in place of the logits.
-    place_.each(
-        rows, EACH(int64_t row) {
-          T* of = logits + row * words;
-          T most = of[0], sum = 0;
-          for (int64_t w = 1; w < words; ++w) most = of[w] > most ? of[w] : most;
-          for (int64_t w = 0; w < words; ++w) sum += std::exp(of[w] - most);
-          losses[row] = std::log(sum) + most - of[next[row]];
-          for (int64_t w = 0; w < words; ++w) {
-            of[w] = (std::exp(of[w] - most) / sum - (w == next[row] ? T(1) : T(0))) / T(rows);
-          }
-        });
+    good_ = Rows::losses(place_, static_cast<const T*>(logits), next, losses, kept, rows,
+                         s_.vocabulary) &&
+            good_;
+    good_ = Rows::losses_gradient(place_, logits, next, static_cast<const T*>(kept), rows,
+                                  s_.vocabulary) &&
+            good_;
     T *dy = zeros(count), *dx = zeros(count);
     linear_gradient(tokens_, y, logits, dy, rows, width, s_.vocabulary);
     norm_gradient(last_, x, dy, dx);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <fusedops/cross_entropy.cuh>
 #include <fusedops/layer_norm.cuh>
 #include <fusedops/softmax.cuh>
 #include <vector>

@@ -66,6 +66,25 @@ struct Fused {
         place.where(), scores(x, scale, cols), store(Absent{}), kept, direct(dy, cols),
         direct(dx, cols), gradients(), nullptr, 0, rows, ShortRows(cols)));
   }
+
+  template <class Place, class T>
+  static bool losses(Place& place, const T* logits, const int* target, T* loss, T* kept,
+                     int64_t rows, int64_t cols) {
+    using namespace fusedops;
+    return place.good(dispatch_cross_entropy<T>(place.where(), load(direct(logits, cols)),
+                                                per_row(target), loss, rows, ShortRows(cols),
+                                                kept));
+  }
+  /// The gradient of the mean loss, in place of the logits.
+  template <class Place, class T>
+  static bool losses_gradient(Place& place, T* logits, const int* target, const T* kept,
+                              int64_t rows, int64_t cols) {
+    using namespace fusedops;
+    const auto in = load(direct(static_cast<const T*>(logits), cols));
+    return place.good(dispatch_cross_entropy_gradient<T>(
+        place.where(), in, per_row(target), kept, T(1) / T(rows), direct(logits, cols), gradients(),
+        nullptr, 0, rows, ShortRows(cols)));
+  }
 };
 
 struct Plain {
@@ -145,6 +164,36 @@ struct Plain {
           for (int64_t c = 0; c < cols; ++c) along += y[row * cols + c] * dy[row * cols + c];
           for (int64_t c = 0; c < cols; ++c) {
             dx[row * cols + c] = scale * y[row * cols + c] * (dy[row * cols + c] - along);
+          }
+        });
+    return true;
+  }
+
+  /// kept: the largest logit of each row, and the sum of exponentials.
+  template <class Place, class T>
+  static bool losses(Place& place, const T* logits, const int* target, T* loss, T* kept,
+                     int64_t rows, int64_t cols) {
+    place.each(
+        rows, EACH(int64_t row) {
+          const T* of = logits + row * cols;
+          T most = of[0], sum = 0;
+          for (int64_t c = 1; c < cols; ++c) most = of[c] > most ? of[c] : most;
+          for (int64_t c = 0; c < cols; ++c) sum += std::exp(of[c] - most);
+          loss[row] = std::log(sum) + most - of[target[row]];
+          kept[2 * row] = most;
+          kept[2 * row + 1] = sum;
+        });
+    return true;
+  }
+  template <class Place, class T>
+  static bool losses_gradient(Place& place, T* logits, const int* target, const T* kept,
+                              int64_t rows, int64_t cols) {
+    place.each(
+        rows, EACH(int64_t row) {
+          T* of = logits + row * cols;
+          for (int64_t c = 0; c < cols; ++c) {
+            const T p = std::exp(of[c] - kept[2 * row]) / kept[2 * row + 1];
+            of[c] = (p - (c == target[row] ? T(1) : T(0))) / T(rows);
           }
         });
     return true;

@@ -113,6 +113,10 @@ using ForwardLadder =
            Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>, Bucket<128, 64>, LongestTile,
            OfCluster<2, 256, 64>, OfCluster<4, 256, 64>, OfCluster<8, 256, 64>>;
 using ForwardChunk = Bucket<512, 16>;
+/// Without a result a row is read once, and chunks lose nothing: the tiles are small, so that doubles
+/// do not spill.
+using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<64, 16>,
+                          Bucket<128, 16>, Bucket<256, 16>>;
 
 /// All rows of a norm usually share its parameters, and so their gradients; those of a softmax do
 /// not.
@@ -125,6 +129,9 @@ using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Bucket<128, 16, 768>,
            Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
+/// Nor does a loss's gradient sum anything over a row.
+using LossGradientLadder = Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<128, 8>,
+                                  Bucket<256, 8>, Bucket<512, 8>>;
 using GradientChunk = Bucket<512, 16, 512>;
 
 /// Those of few_cols. What costs a compiler is how many values a thread has, in a gradient above

@@ -80,6 +80,9 @@ template <class Compute, class Wanted>
   status = detail::on_bucket<Compute, Range, detail::NormGradientLadder>(wanted, measure, all, rows,
                                                                          cols);
   if (status != cudaSuccess) return status;
+  status = detail::on_bucket<Compute, Range, detail::LossGradientLadder>(wanted, measure, all, rows,
+                                                                         cols);
+  if (status != cudaSuccess) return status;
   using Few = detail::RangeOf<few_cols<>>;
   return detail::on_bucket<Compute, Few, detail::FewGradientLadder>(wanted, measure, all, rows,
                                                                     cols);

@@ -19,6 +19,14 @@ namespace detail {
 template <class Finish>
 using MomentsOf = Void<decltype(Finish::mean), decltype(Finish::rstd)>;
 
+template <class Finish, class Compute>
+FUSEDOPS_HD void write_kept(const Finish& finish, Compute* kept, int64_t row) {
+  if (kept == nullptr) return;
+  Compute numbers[Finish::kKept];
+  finish.keep(numbers);
+  for (int i = 0; i < Finish::kKept; ++i) kept[row * Finish::kKept + i] = numbers[i];
+}
+
 /// Writes the statistics of each row: the kKept numbers that the backward pass reads, and a norm's
 /// mean and reciprocal standard deviation. Null pointers are skipped.
 template <class Compute>
@@ -28,11 +36,7 @@ struct KeepRow {
   template <class Finish, class Row>
   FUSEDOPS_HD void write(const Finish& finish, const Row& row) const {
     const int64_t at = row;
-    if (kept != nullptr) {
-      Compute numbers[Finish::kKept];
-      finish.keep(numbers);
-      for (int i = 0; i < Finish::kKept; ++i) kept[at * Finish::kKept + i] = numbers[i];
-    }
+    write_kept(finish, kept, at);
     if constexpr (detected<MomentsOf, Finish>()) {
       if (mean != nullptr) mean[at] = finish.mean;
       if (rstd != nullptr) rstd[at] = finish.rstd;
@@ -40,15 +44,15 @@ struct KeepRow {
   }
 };
 
-/// The argument of a forward kernel.
-template <Access kAccess, class Op, class LoadT, class StoreT>
+/// The argument of a forward kernel. Keep: writes the statistics of a row, as KeepRow does.
+template <Access kAccess, class Op, class LoadT, class StoreT, class Keep>
 struct RowsArguments {
   using Compute = typename Op::Compute;
   static constexpr bool kWide = kAccess == Access::kWide;
   Op op;
   LoadT load;
   StoreT store;
-  KeepRow<Compute> keep;
+  Keep keep;
   RowsOf<kAccess> rows;
   int64_t cols;
   int64_t even;  // the columns of a chunk, where chunks are even
@@ -163,8 +167,9 @@ struct LaunchRows {
     const int64_t tiles = (arguments.cols + Shared::kTile - 1) / Shared::kTile;
     const int64_t chunks = larger<int64_t>(tiles, Bucket::kCluster);
     const int64_t bytes = chunks * InShared::chunk_bytes<Shared, Compute>();
-    // Narrow accesses and few kernels read twice; the bits are the same.
-    if constexpr (Arguments::kWide && !Range::kFew) {
+    // Narrow accesses and few kernels read twice; the bits are the same. Without a result there is
+    // nothing to read again.
+    if constexpr (Arguments::kWide && !Range::kFew && has_result<decltype(Arguments::op)>()) {
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) {
         return with<Bucket, Shared>(rows_kernel<Shared, 0, Arguments>, bytes);
@@ -206,19 +211,20 @@ struct LaunchRows {
   }
 };
 
-template <class Range, int kWidth, Access kAccess, class Op, class LoadT, class StoreT>
+template <class Range, int kWidth, Access kAccess, class Op, class LoadT, class StoreT, class Keep>
 cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
-                        const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
-  using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT>;
+                        const Keep& keep, int64_t rows, int64_t cols) {
+  using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT, Keep>;
   const Arguments arguments{op, load, store, keep, {rows}, cols, 0};
   const LaunchRows<Range, Arguments, kWidth> launch{stream, arguments};
-  using Buckets = LadderOf<Range, ForwardLadder, FewForwardLadder>;
+  using Many = typename Either<!has_result<Op>(), ForwardLadder, LossLadder>::type;
+  using Buckets = LadderOf<Range, Many, FewForwardLadder>;
   return climb<typename Op::Compute, Range, ForwardChunk, 0>(Buckets{}, cols, launch);
 }
 
-template <class Range, int kWidth, class Op, class LoadT, class StoreT>
+template <class Range, int kWidth, class Op, class LoadT, class StoreT, class Keep>
 cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
-                     const KeepRow<typename Op::Compute>& keep, int64_t rows, int64_t cols) {
+                     const Keep& keep, int64_t rows, int64_t cols) {
   Operands all{rows};
   all(load);
   all(store);
@@ -276,10 +282,9 @@ void with_host_schedule(int64_t cols, const F& f) {
   }
 }
 
-template <class Range, int kWidth, class Op, class LoadT, class StoreT>
+template <class Range, int kWidth, class Op, class LoadT, class StoreT, class Keep>
 Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
-                const StoreT& given_store, const KeepRow<typename Op::Compute>& keep, int64_t rows,
-                int64_t cols) {
+                const StoreT& given_store, const Keep& keep, int64_t rows, int64_t cols) {
   Operands all{rows};
   all(given_load);
   all(given_store);
@@ -302,10 +307,9 @@ constexpr void check_compute() {
 }
 
 /// The forward pass of an operator: LOAD, reduction, STORE.
-template <class Where, class Op, class LoadT, class StoreT, class Cols>
+template <class Where, class Op, class LoadT, class StoreT, class Keep, class Cols>
 StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& load,
-                              const StoreT& store, const KeepRow<typename Op::Compute>& keep,
-                              int64_t rows, Cols given) {
+                              const StoreT& store, const Keep& keep, int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
   using Range = RangeOf<Cols>;
   check_compute<Compute>();

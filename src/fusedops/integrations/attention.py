@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["attend", "attend_as_before", "why_not_asked"]
+__all__ = ["attend", "attend_as_before", "outermost_models", "why_not_asked"]
 
 #: The attribute of a model that says which attention it had.
 _BEFORE = "_fusedops_attention_before"
 _NAME = "fusedops"
 
 
-def _models(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def outermost_models(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """The outermost transformers models in a module; empty if transformers is not imported."""
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
@@ -59,7 +59,7 @@ def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, st
     """
     if wanted is False:
         return
-    models = list(_models(model))
+    models = list(outermost_models(model))
     if wanted and not models:
         importlib.import_module("fusedops.integrations.transformers")
         raise ValueError(

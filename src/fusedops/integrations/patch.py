@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fusedops.integrations.attention import attend, attend_as_before
+from fusedops.integrations.causal_loss import compute_losses
 from fusedops.integrations.experts import FusedExperts, recognise_experts
 from fusedops.integrations.norms import (
     FusedLayerNorm,
@@ -32,7 +33,7 @@ from fusedops.integrations.norms import (
     twin_of,
 )
 from fusedops.integrations.rotary import FusedRotary, layout_of
-from fusedops.integrations.swap import Swapped, restore, swap
+from fusedops.integrations.swap import Swapped, has_hooks, restore, swap
 
 __all__ = ["FusedOutput", "Patch", "Place", "is_output", "patch", "unpatch"]
 
@@ -52,32 +53,22 @@ class FusedOutput(Swapped):
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """As the stock module, with the dtype that it gives."""
         norm: Any = self.LayerNorm
-        if not isinstance(norm, FusedLayerNorm) or _has_hooks(norm):
+        if not isinstance(norm, FusedLayerNorm) or has_hooks(norm):
             return cast(Tensor, self.stock.forward(self, hidden_states, input_tensor))
         dense, dropout = cast(nn.Linear, self.dense), cast(nn.Dropout, self.dropout)
         bias = None
-        if type(dense) is nn.Linear and not _has_hooks(dense):
+        if type(dense) is nn.Linear and not has_hooks(dense):
             bias = dense.bias
             product = functional.linear(hidden_states, dense.weight)
         else:
             product = dense(hidden_states)
         p = 0.0
-        if type(dropout) is _TORCH_DROPOUT and not _has_hooks(dropout):
+        if type(dropout) is _TORCH_DROPOUT and not has_hooks(dropout):
             p = dropout.p if dropout.training else 0.0
         else:
             product = dropout(product if bias is None else product + bias)
             bias = None
         return norm.add_norm(product, input_tensor, bias, p)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        "forward" in module.__dict__
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 def is_output(module: nn.Module) -> bool:
@@ -233,6 +224,7 @@ def patch(
     model: nn.Module,
     *,
     attention: bool | None = None,
+    loss: bool = False,
     skip: Collection[type[nn.Module] | str] = (),
 ) -> Patch:
     """Replace a model's norms, and residual additions before them, by fused ops.
@@ -249,7 +241,9 @@ def patch(
       likewise: grouped products, and a kernel for all between them (`fusedops.nn.Experts`);
     - the rotary embedding of queries and keys, in an attention whose forward calls
       ``apply_rotary_pos_emb`` as those of transformers do: one kernel for each;
-    - the eager attention of a model of transformers, by `fusedops.integrations.transformers`.
+    - the eager attention of a model of transformers, by `fusedops.integrations.transformers`;
+    - if loss is True, the head and the loss of a causal language model of transformers, by
+      `LinearCrossEntropy`: in training, where labels are given, **its logits are None**.
 
     In graphs of `torch.compile` a norm runs by the stock code, but for rows of 4096 columns and
     more on a GPU: the compiler fuses that with the sum before it and the conversion after it,
@@ -267,6 +261,8 @@ def patch(
         model: Any module of torch.
         attention: Whether a model of transformers gets the fused attention. None: where it is
             eager. True: also where it is sdpa or another, which may be faster or take less memory.
+        loss: Whether a model of transformers computes its loss in training without its logits,
+            which its result then does not have. Evaluation and generation have logits as before.
         skip: What to leave: classes, and names of modules as `named_modules` has them, in which
             ``*`` stands for any characters.
 
@@ -274,10 +270,10 @@ def patch(
         What was done: print it for a table. As a context manager it undoes it at the end.
 
     Raises:
-        TypeError: model is no module, or skip holds something else.
+        TypeError: model is no module, loss no bool, or skip holds something else.
         ImportError: attention is True, and transformers cannot be imported.
-        ValueError: attention is True, and there is no model of transformers; or a name in skip is
-            none of a module.
+        ValueError: attention or loss is True, and there is no model of transformers; or a name in
+            skip is none of a module.
 
     >>> import torch, fusedops as fo
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8))
@@ -293,6 +289,8 @@ def patch(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(loss, bool):
+        raise TypeError(f"patch: loss must be True or False, got {loss!r}")
     if isinstance(skip, (str, type)):
         skip = (skip,)
     for each in skip:
@@ -344,6 +342,12 @@ def patch(
             done._left(name, type(module), why)
         else:
             done._replaced(name, module, type(module), "attention softmax")
+    found = compute_losses(model, lambda name, module: _skipped(name, module, skip)) if loss else ()
+    for name, module, cls, why in found:
+        if why:
+            done._left(name, cls, why)
+        else:
+            done._replaced(name, module, cls, "head and loss, whose logits are None in training")
     return done
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from fusedops.bind.operands import FLOATING
 from fusedops.nn.base import Declares
 
-__all__ = ["Swapped", "ask_ahead", "restore", "result_dtype", "swap"]
+__all__ = ["Swapped", "ask_ahead", "has_hooks", "restore", "result_dtype", "swap"]
 
 
 class Swapped(nn.Module):
@@ -33,6 +33,8 @@ class Swapped(nn.Module):
     made_of: ClassVar[tuple[Any, ...]]
     #: The attributes that a swap adds to the module itself, which `restore` takes away.
     adds: ClassVar[tuple[str, ...]] = ()
+    #: What the made class's name has before that of the stock class.
+    prefix: ClassVar[str] = "Fused"
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def _class_of(
             "__doc__": f"{stock.__name__}, fused by `fusedops.patch`.",
             **kind.facts(options),
         }
-        made = _classes[made_of] = type(f"Fused{stock.__name__}", (kind, stock), body)
+        made = _classes[made_of] = type(kind.prefix + stock.__name__, (kind, stock), body)
     return made
 
 
@@ -85,6 +87,17 @@ def restore(module: nn.Module) -> None:
         for name in module.adds:
             module.__dict__.pop(name, None)
         object.__setattr__(module, "__class__", module.stock)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of a module runs more than its class's forward."""
+    return bool(
+        "forward" in module.__dict__
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 #: The dtype of a stock module's result: see `result_dtype`.

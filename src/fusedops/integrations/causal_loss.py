@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The head and the loss of a causal language model of transformers, as one op without logits.
+
+The forward of such a model stays as it is, and is run on a stand-in for the model. Its head keeps
+what it is called with and gives logits of no columns, which cost nothing whatever is done to them
+before the loss; its loss function computes the loss of what the head kept. What is done to the
+logits on the way is found by running the forward on random data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fusedops.bind.operands import FLOATING
+from fusedops.functors import Softcap
+from fusedops.functors.fields import is_finite
+from fusedops.integrations.attention import outermost_models
+from fusedops.integrations.norms import agree, quiet, random
+from fusedops.integrations.swap import Swapped, has_hooks, swap
+from fusedops.nn.base import declared
+from fusedops.product import LinearCrossEntropy
+
+__all__ = ["FusedCausalLM", "compute_losses"]
+
+#: What configurations call the number c of ``c * tanh(logits / c)``.
+_CAP = "final_logit_softcapping"
+_IGNORED = -100
+
+
+class FusedCausalLM(Swapped):
+    """A causal language model whose loss in training is computed without its logits.
+
+    Its class keeps the name, which transformers writes to configurations and asks for.
+    """
+
+    prefix = ""
+
+    @classmethod
+    def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
+        """A forward; options: the class, the name of its head, and whether logits are capped."""
+        stock, head, capped = options
+        for reduction in ("mean", "sum"):
+            key = ("FusedCausalLM", capped, reduction)
+            if key not in declared:
+                load = [Softcap("softcap")] if capped else []
+                declared[key] = LinearCrossEntropy(load, reduction=reduction)
+        return {"forward": _with_loss(stock.forward, head, capped)}
+
+
+class _StandIn:
+    """A model, but for the attributes that are given, which the model's methods see as well."""
+
+    def __init__(self, model: nn.Module, others: dict[str, Any]) -> None:
+        self._model = model
+        for name, one in others.items():
+            setattr(self, name, one)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._model, name)
+        if isinstance(found, types.MethodType) and found.__self__ is self._model:
+            return types.MethodType(found.__func__, self)
+        return found
+
+
+class _Kept:
+    """A head that keeps what it is called with, and the loss of that."""
+
+    def __init__(self, weight: Tensor, cap: float | None) -> None:
+        self.weight, self.cap = weight, cap
+
+    def head(self, hidden: Tensor) -> Tensor:
+        self.hidden = hidden
+        return hidden.new_empty((*hidden.shape[:-1], 0))
+
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        vocab_size: int,
+        num_items_in_batch: Any = None,
+        ignore_index: int = _IGNORED,
+        shift_labels: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """As `ForCausalLMLoss` of transformers, of the hidden states in the place of the logits."""
+        x, w = self.hidden, self.weight
+        if vocab_size != w.shape[0]:
+            raise ValueError(
+                f"the loss is over {vocab_size} classes, and the head has {w.shape[0]}; call "
+                "resize_token_embeddings, which changes both"
+            )
+        if shift_labels is None:
+            shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        target = shift_labels.reshape(-1).to(x.device)
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        op = declared["FusedCausalLM", self.cap is not None, reduction]
+        operands = {} if self.cap is None else {"softcap": self.cap}
+        loss: Tensor = op(x.reshape(-1, x.shape[-1]), w, target=target, **operands).float()
+        if isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(loss.device)
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def _with_loss(stock: Callable[..., Any], head: str, capped: bool) -> Callable[..., Any]:
+    """A forward that makes no logits in training, and else is the stock one."""
+    names = [*inspect.signature(stock).parameters][1:]
+    named_loss = _stock_loss()
+
+    @functools.wraps(stock)
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        asked = {**dict(zip(names, given, strict=False)), **named}
+        fits = self.training and asked.get("labels") is not None and _is_plain(self, asked)
+        if not fits or self.loss_function is not named_loss:
+            return stock(self, *given, **named)
+        weight, cap = _plain_weight(getattr(self, head)), getattr(self.config, _CAP, None)
+        if weight is None or (cap is not None) is not capped:
+            return stock(self, *given, **named)
+        kept = _Kept(weight, cap)
+        stand_in = _StandIn(self, {head: kept.head, "loss_function": kept.loss})
+        output = stock(stand_in, *given, **named)
+        return type(output)(**{name: one for name, one in output.items() if name != "logits"})
+
+    return forward
+
+
+def _is_plain(model: Any, asked: dict[str, Any]) -> bool:
+    """Whether a call wants logits of all positions, a result with names, and the usual index."""
+    keep = asked.get("logits_to_keep", 0)
+    named = asked.get("return_dict")
+    named = getattr(model.config, "return_dict", True) if named is None else named
+    usual = asked.get("ignore_index", _IGNORED) == _IGNORED
+    return bool(isinstance(keep, int) and keep == 0 and named and usual)
+
+
+def _plain_weight(head: Any) -> Tensor | None:
+    """The weight of a head that is a Linear without a bias, which nobody has changed."""
+    if type(head) is not nn.Linear or has_hooks(head) or head.bias is not None:
+        return None
+    weight = head.weight
+    known = type(weight) is nn.Parameter and weight.device.type in ("cpu", "cuda")
+    return weight if known and weight.dtype in FLOATING else None
+
+
+def _stock_loss() -> Any:
+    return sys.modules["transformers.loss.loss_utils"].ForCausalLMLoss
+
+
+def compute_losses(
+    model: nn.Module, skipped: Callable[[str, nn.Module], str]
+) -> Iterator[tuple[str, nn.Module, type[nn.Module], str]]:
+    """Fuse head and loss of models in a module; yield each, its class, and why it was left if so.
+
+    Args:
+        model: Any module.
+        skipped: Says why a module is left, if the caller wants it left.
+
+    Raises:
+        ValueError: The module holds no model of transformers.
+    """
+    models = list(outermost_models(model))
+    if not models:
+        raise ValueError(
+            f"patch: loss=True wants a model of transformers, got {type(model).__name__}, in which "
+            "there is none; leave loss out, and call fusedops.nn.LinearCrossEntropyLoss"
+        )
+    for name, each in models:
+        cls = type(each)
+        if isinstance(each, FusedCausalLM):
+            yield name, each, each.stock, "its loss is fused already"
+            continue
+        found = skipped(name, each) or _recognise(each)
+        if isinstance(found, str):
+            yield name, each, cls, found
+        else:
+            swap(each, FusedCausalLM, cls, *found)
+            yield name, each, cls, ""
+
+
+def _recognise(model: Any) -> tuple[str, bool] | str:
+    """The name of a model's head and whether its logits are capped, or why it is left."""
+    cls = type(model)
+    names = inspect.signature(cls.forward).parameters
+    part = model.get_output_embeddings()
+    head = next((name for name, one in model.named_children() if one is part), None)
+    if part is None or head is None or "labels" not in names:
+        return "it has no head of a language model, or takes no labels"
+    if not isinstance(getattr(model, cls.base_model_prefix, None), nn.Module):
+        return "the model below its head is not known by its name"
+    if "forward" in model.__dict__ or cls.__call__ is not nn.Module.__call__:
+        return "its forward was replaced"
+    if model.loss_function is not _stock_loss():
+        return "its loss function is not transformers' ForCausalLMLoss"
+    if getattr(part, "bias", None) is not None:
+        return f"its head, {head}, has a bias"
+    if _plain_weight(part) is None:
+        return f"its head, {head}, is no plain torch.nn.Linear: {type(part).__name__}"
+    cap = getattr(model.config, _CAP, None)
+    if cap is not None and not (is_finite(cap) and cap > 0):
+        return f"its {_CAP} is {cap!r}"
+    try:
+        said = _why_it_differs(model, head, part.weight.shape[0], cap)
+    except Exception as error:  # somebody else's code, which may raise anything
+        return f"its forward failed on a probe: {type(error).__name__}"
+    return said or (head, cap is not None)
+
+
+def _why_it_differs(model: Any, head: str, classes: int, cap: float | None) -> str:
+    """Run a forward on given hidden states; say what of it is not the formula."""
+    forward = type(model).forward
+    base = type(model).base_model_prefix
+    calls: list[dict[str, Any]] = []
+
+    def loss_of(logits: Tensor, labels: Any, vocab_size: int, **others: Any) -> Tensor:
+        calls.append({"logits": logits, "labels": labels, "vocab_size": vocab_size})
+        return logits.sum()
+
+    with quiet() as generator:
+        ids, labels = torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
+        hidden, z = random(generator, 2, 3, 4), random(generator, 2, 3, 5) * (cap or 1.0)
+
+        def run(z: Tensor) -> Tensor:
+            calls.clear()
+            seen: list[Tensor] = []
+
+            def head_of(x: Tensor) -> Tensor:
+                seen.append(x)
+                return z
+
+            others = {
+                base: lambda *given, **named: _Output(last_hidden_state=hidden),
+                head: head_of,
+                "loss_function": loss_of,
+                "training": True,
+            }
+            output = forward(_StandIn(model, others), input_ids=ids, labels=labels)
+            (call,), (x,) = calls, seen
+            if x.shape != hidden.shape or output.logits is not call["logits"]:
+                raise NotImplementedError
+            return cast(Tensor, call["logits"])
+
+        def formula(z: Tensor) -> Tensor:
+            return z if cap is None else cap * torch.tanh(z / cap)
+
+        with contextlib.suppress(NotImplementedError):
+            run(z[..., :0])
+            if not agree(run, formula, [z], {}, generator):
+                return "its logits are not what its head gives, or that capped"
+            call = calls[0]
+            if call["labels"] is not labels:
+                return "its forward changes the labels"
+            if call["vocab_size"] != classes:
+                return f"its loss is over {call['vocab_size']} classes, its head has {classes}"
+            return ""
+    return "its forward gives the loss other logits than it returns"
+
+
+class _Output(dict[str, Any]):
+    """What a model without a head gives: the hidden states, and None of all else."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self["last_hidden_state"] if key == 0 else super().__getitem__(key)
