@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 
 from fusedops.bind.bind import bind
+from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import sharded_columns
 from fusedops.distributed.local_calls import call_of_rows, calls_of_columns
 from fusedops.errors import FusedOpsError
@@ -61,7 +62,7 @@ def make_ready(call: OpCall) -> None:
     error: Exception | None = None
     calls: Iterable[Bound] = ()
     exchanged = True
-    if sharded_columns(call) is not None:
+    if sharded_classes(call) or sharded_columns(call) is not None:
         calls = calls_of_columns(call)
     else:
         drawn = call.draws and call.options.get("generator") is None

@@ -24,6 +24,7 @@ from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.functors import Functor
+from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
 from fusedops.ops.losses import CrossEntropy
 from fusedops.product.factors import (
     as_factor,
@@ -126,16 +127,8 @@ class LinearCrossEntropy(Op):
                 "load leaves, and this load masks some; let a Linear make the logits, and a "
                 "CrossEntropy with this load read them"
             )
-        self.block = CrossEntropy(
-            self.load,
-            ignore_index=-1,  # targets are counted from a block's first class
-            label_smoothing=float(smooths),  # 1: the loss is then lse minus the mean
-            reduction="none",
-            lse=True,
-            log_prob=smooths,
-            entropy=entropy,
-            inplace=True,
-        )
+        constants = constants_of_part(whole.constants)
+        self.block = CrossEntropy(self.load, inplace=True, **constants)
         self.text = spell(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -190,27 +183,15 @@ class LinearCrossEntropy(Op):
         self, parts: Mapping[str, Tensor], labels: Tensor, columns: int, classes: int
     ) -> Any:
         """One loss a row, and what else is returned, of the numbers of all blocks."""
-        constants = self.constants
-        of_blocks = parts["lse"]
-        lse = of_blocks.logsumexp(0)
-        smooths = constants["label_smoothing"] > 0
-        at = of_blocks + parts["log_prob"] if smooths else of_blocks - parts["loss"]
-        ignored = labels == constants["ignore_index"]
-        known = (labels >= 0) & (labels < classes) & ~ignored
-        at = at.gather(0, torch.where(known, labels // columns, 0)[None])[0]
-        at = torch.where(known, at, torch.nan)
-        even = lse
-        if smooths:
+        mean = None
+        if self.constants["label_smoothing"] > 0:
             sizes = [stop - start for start, stop in blocks_of(columns, classes)]
-            share = lse.new_tensor(sizes).div_(classes).view(-1, *[1] * lse.dim())
-            even = lse - ((of_blocks - parts["loss"]) * share).sum(0)
-        found = {"loss": self.whole.loss_of(lse - at, even, lse), "lse": lse, "log_prob": at - lse}
-        if "entropy" in constants:
-            gone = of_blocks == -torch.inf
-            inner = (of_blocks - parts["entropy"]).masked_fill(gone, 0.0)
-            found["entropy"] = lse - ((of_blocks - lse).exp() * inner).sum(0)
-        shown = {name: found[name].masked_fill(ignored, 0.0) for name in self.whole.rows.outputs}
-        return self.whole.rows.wrap(shown)
+            share = parts["lse"].new_tensor(sizes).div_(classes).view(-1, *[1] * labels.dim())
+            mean = (mean_of_part(parts) * share).sum(0)
+        block = (labels // columns).clamp(0, len(parts["lse"]) - 1)
+        at = value_of_target(parts).gather(0, block[None])[0]
+        rows = self.whole.rows
+        return rows.wrap(rows.joined(parts, at, mean, labels, classes))
 
     def explain(self, x: Tensor, w: Tensor, /, **arguments: Any) -> ProductExplanation:
         """Say what a call with these arguments would run, without running it.
