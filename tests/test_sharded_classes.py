@@ -211,6 +211,7 @@ def refused():
     target = placed(targets(26), mesh, [WHOLE])
     mask = placed(randn(ROWS, 26) < 0, mesh, [Shard(1)])
     share = placed(torch.softmax(randn(ROWS, 26), -1), mesh, [Shard(1)])
+    plain = "'target' is a plain tensor"
     for op, operands, said in (
         (fo.CrossEntropy(soft=True), {"target": share}, "soft=True"),
         (fo.CrossEntropy(correct=True), {"target": target}, "correct=True"),
@@ -221,7 +222,7 @@ def refused():
         ),
         (fo.CrossEntropy(load=[fo.Dropout("p")]), {"target": target, "p": 0.5}, "Dropout"),
         (fo.CrossEntropy(load=[fo.Save("s")]), {"target": target}, "a saved stream"),
-        (fo.CrossEntropy(), {"target": targets(26)}, "'target' a plain tensor"),
+        (fo.CrossEntropy(), {"target": targets(26)}, plain),
     ):
         for call in (op, op.explain):
             with pytest.raises(fo.UnsupportedError, match=said):

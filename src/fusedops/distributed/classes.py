@@ -9,7 +9,7 @@ backward pass moves nothing for the logits. Dynamo reads this module's Python.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,7 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.torch_ops.calls import OpCall
 
-__all__ = ["loss_of_classes", "sharded_classes"]
+__all__ = ["check_distributed", "loss_of_classes", "results_of_numbers", "sharded_classes"]
 
 
 def sharded_classes(call: OpCall) -> tuple[int, ...]:
@@ -55,12 +55,7 @@ def sharded_classes(call: OpCall) -> tuple[int, ...]:
             f"{op.name}: {where}, and x must be placed by Shard, Replicate or Partial then, got "
             f"{x.placements}; redistribute it first"
         )
-    for name, value in call.operands.items():
-        if isinstance(value, Tensor) and not isinstance(value, DTensor):
-            raise UnsupportedError(
-                f"{op.name}: x is a DTensor, and operand {name!r} a plain tensor; make it a "
-                "DTensor of x's mesh, as torch.distributed.tensor.distribute_tensor does"
-            )
+    check_distributed(op.name, call.operands)
     cannot = op.whole_only
     if not cannot and column_parts(call.text) is None:
         cannot = f"a functor of {list(op.load)!r}"
@@ -72,6 +67,16 @@ def sharded_classes(call: OpCall) -> tuple[int, ...]:
             f"out, or gather them first: x.redistribute(placements=...) without Shard({dim})"
         )
     return tuple(over)
+
+
+def check_distributed(name: str, tensors: Mapping[str, Any]) -> None:
+    """Refuse a plain tensor where others are distributed."""
+    for key, value in tensors.items():
+        if isinstance(value, Tensor) and not isinstance(value, DTensor):
+            raise UnsupportedError(
+                f"{name}: {key!r} is a plain tensor, and another a DTensor; make it a DTensor of "
+                "that mesh, as torch.distributed.tensor.distribute_tensor does"
+            )
 
 
 def loss_of_classes(call: OpCall, over: Sequence[int]) -> list[DTensor]:
@@ -86,25 +91,49 @@ def loss_of_classes(call: OpCall, over: Sequence[int]) -> list[DTensor]:
     local = {name: local_part(one, x) for name, one in operands.items()}
     local.update((name, shortened(local[name], first)) for name in parts.lengths if name in local)
     here, target = x.to_local(), local["target"]
-    classes, all_classes = here.shape[dim], x.shape[dim]
+    classes = here.shape[dim]
     begin = first_index(x.shape, x.placements, x.device_mesh)[dim]
     local["target"], inside = op.target_of_part(target, begin, classes)
     given = {name: local[name] for name in parts.part.slots}
     made = run_here(parts.part, here, given, call.dtype, agreed, parts.counted, dim)
     found = dict(zip(parts.part.outputs, made, strict=True))
-    numbers = op.part_of_row(found, inside.squeeze(dim), classes / all_classes)
-    rows = [size for at, size in enumerate(x.shape) if at != dim]
-    lie = [_of_rows(one, dim, len(rows)) for one in x.placements]
-    gathered = numbers_of_ranks(numbers, x.device_mesh, lie, rows, over)
+    numbers = op.part_of_row(found, inside.squeeze(dim), classes / max(x.shape[dim], 1))
+    return results_of_numbers(op, numbers, target.squeeze(dim), x, x.placements, dim, over)
+
+
+def results_of_numbers(
+    op: Any,
+    numbers: Tensor,
+    target: Tensor,
+    logits: Any,
+    placements: Sequence[Any],
+    dim: int,
+    over: Sequence[int],
+) -> list[DTensor]:
+    """The loss of each row and what else the op returns, of the numbers of this rank's classes.
+
+    Args:
+        op: The loss, which gives one number a row.
+        numbers: What `part_of_row` of the op gives of this rank's classes.
+        target: The targets of this rank's rows.
+        logits: The logits, or what knows their shape and their mesh.
+        placements: How the logits lie.
+        dim: The dimension of the classes.
+        over: The dimensions of the mesh over which it is sharded.
+    """
+    mesh, classes = logits.device_mesh, logits.shape[dim]
+    rows = [size for at, size in enumerate(logits.shape) if at != dim]
+    lie = [_of_rows(one, dim, len(rows)) for one in placements]
+    gathered = numbers_of_ranks(numbers, mesh, lie, rows, over)
     # Every rank has the whole row's loss, and so the gradients of all numbers.
     together = list(gathered.placements)
-    each = (-1, parts.numbers)
+    each = (-1, numbers.shape[-1])
     of_ranks = torch.unflatten(gathered.to_local(grad_placements=together), -1, each)
-    results = op.of_row_parts(of_ranks, target.squeeze(dim), all_classes)
+    results = op.of_row_parts(of_ranks, target, classes)
     return [
         DTensor.from_local(
             results[name],
-            x.device_mesh,
+            mesh,
             together,
             run_check=False,
             shape=torch.Size(rows),

@@ -44,6 +44,9 @@ class CrossEntropy(LossOfParts, RowOp):
     IndexError, unless the call is in compiled code; elsewhere it makes the row's loss and gradient
     NaN. It is never used as an address.
 
+    Classes of a DTensor may be sharded over ranks, which gather a few numbers a row, and no logits
+    (docs/how-to/many-gpus.md); its targets are not checked.
+
     Args:
         load: The functors applied to x before the reduction, in order; none by default. The
             gradients of their operands are computed with that of x.

@@ -10,6 +10,8 @@ the backward pass, what autograd gives for the joining says how much each block'
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +37,7 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
+from fusedops.torch_ops.tracing import is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -56,6 +59,8 @@ class LinearCrossEntropy(Op):
     the gradient of a block of w by one product. Beside x, w and their gradients it takes the logits
     of a block, twice as large as x in 16 bits, and x's gradient in float32. Where all classes are
     one block, this is a `CrossEntropy` after a product, and the logits are kept.
+
+    As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
     Args:
         load: The functors between product and loss, in order, such as `Bias`, `Softcap`, `Scale`
@@ -151,6 +156,14 @@ class LinearCrossEntropy(Op):
 
     def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any], whole: Any) -> Any:
         target = self._check(x, w, arguments)
+        if is_distributed(x) or is_distributed(w):
+            from fusedops.distributed.linear_classes import linear_loss
+
+            rows = self.whole.rows
+            found = rows.wrap(
+                dict(zip(rows.outputs, linear_loss(self, x, w, arguments), strict=True))
+            )
+            return self.whole._as_given(found, x.shape, arguments)
         classes, dtype = w.shape[0], factor_dtype(x)
         columns = block_columns(x.shape[-1], classes)
         if classes <= columns or x.numel() == 0:
@@ -179,6 +192,25 @@ class LinearCrossEntropy(Op):
         )
         return self.whole._as_given(joined, x.shape, {"target": labels})
 
+    @functools.cached_property
+    def of_part(self) -> LinearCrossEntropy:
+        """The op of a rank that has a part of the classes: the numbers of rows that it shares."""
+        constants = constants_of_part(self.constants)
+        return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
+
+    def losses_of_blocks(self, x: Tensor, w: Tensor) -> list[tuple[CrossEntropy, int]]:
+        """The losses that a call runs after its products, and of how many classes each is."""
+        classes = w.shape[0]
+        columns = block_columns(x.shape[-1], classes)
+        if classes <= columns or x.numel() == 0:
+            return [(self.whole.rows, classes)]
+        sizes = {stop - start for start, stop in blocks_of(columns, classes)}
+        return [(self.block, size) for size in sorted(sizes, reverse=True)]
+
+    def dtype_of(self, x: Tensor) -> torch.dtype:
+        """The dtype of the logits of a call."""
+        return factor_dtype(x)
+
     def _joined(
         self, parts: Mapping[str, Tensor], labels: Tensor, columns: int, classes: int
     ) -> Any:
@@ -200,6 +232,11 @@ class LinearCrossEntropy(Op):
             TypeError, ValueError: An argument does not fit, as in a call.
         """
         self._check(x, w, arguments)
+        if is_distributed(x) or is_distributed(w):
+            from fusedops.distributed.linear_classes import explained
+
+            here: ProductExplanation = explained(self, x, w, arguments)
+            return dataclasses.replace(here, op=self)
         rows, classes, size = x.shape[:-1].numel(), w.shape[0], factor_dtype(x).itemsize
         columns = block_columns(x.shape[-1], classes)
         blocks = math.ceil(classes / columns)
