@@ -25,7 +25,6 @@ from timing import synchronize
 from torch import Tensor, multiprocessing
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.nn import functional
 from wire import traced
 
 import fusedops as fo
@@ -35,7 +34,7 @@ sys.path.append(
 )  # Last: its modules go by short names.
 
 from sharded_bytes import of_a_step
-from sharded_transformer import Model, Sizes, batch, parallelize
+from sharded_transformer import Model, Sizes, batch, loss_of, parallelize
 
 
 class Measured(NamedTuple):
@@ -283,7 +282,6 @@ class Training:
 
     def __call__(self) -> None:
         """A step."""
-        logits = self.model(self.tokens).flatten(0, 1)
-        functional.cross_entropy(logits, self.wanted.flatten()).backward()
+        loss_of(self.model(self.tokens), self.wanted).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()

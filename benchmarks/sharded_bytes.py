@@ -16,12 +16,12 @@ class StepBytes(NamedTuple):
     Attributes:
         stream: Of the residual stream, all-gathered and reduced and scattered over the tensor
             dimension of the mesh.
-        logits: Of the logits, gathered over that dimension.
+        loss: Of two numbers of each token, which the loss gathers over that dimension.
         parameters: Of parameters and their gradients, over the data dimension.
     """
 
     stream: int
-    logits: int
+    loss: int
     parameters: int
 
     @property
@@ -45,7 +45,7 @@ def of_a_step(sizes: Sizes, data: int, tensor: int, element: int) -> StepBytes:
     others = 2 * sizes.words * sizes.dim + 2 * sizes.dim
     return StepBytes(
         stream=round(block.stream * (sizes.blocks + 0.5)),
-        logits=round(rows * sizes.words * element * (tensor - 1) / tensor),
+        loss=2 * 4 * rows * (tensor - 1),  # float32 whatever the elements are
         parameters=block.parameters * sizes.blocks
         + round(2 * others * element / tensor * (data - 1) / data),
     )
@@ -62,6 +62,6 @@ def collectives_of_block(
     parameters = 12 * sizes.dim**2 + 7 * sizes.dim + bias
     return StepBytes(
         stream=round(8 * rows * sizes.dim * element * (tensor - 1) / tensor),
-        logits=0,
+        loss=0,
         parameters=round(3 * parameters * element / tensor * (data - 1) / data),
     )

@@ -9,7 +9,8 @@ are the same but for rounding. Of two processes the meshes are 2 x 1 and 1 x 2. 
 process has a GPU, else by gloo on CPUs. Data parallelism is FSDP's (`fully_shard`); tensor
 parallelism cuts the linear layers by heads and by hidden units (`ColwiseParallel`,
 `RowwiseParallel`) and leaves the residual stream, with the norms on it, sharded along the sequence
-(`SequenceParallel`).
+(`SequenceParallel`). The head's logits stay sharded over words: the loss gathers two numbers of
+each token in place of a logit for each word.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 import fusedops as fo
+
+cross_entropy = fo.CrossEntropy()
 
 
 class Sizes(NamedTuple):
@@ -135,7 +138,7 @@ def _cut_heads_and_sequence(model: Model, mesh: DeviceMesh) -> None:
         {
             "words": RowwiseParallel(input_layouts=Replicate(), **to_sequence),
             "norm": SequenceParallel(),
-            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+            "head": ColwiseParallel(input_layouts=Shard(1), use_local_output=False),
         },
     )
     for block in model.blocks:
@@ -158,6 +161,15 @@ def _cut_heads_and_sequence(model: Model, mesh: DeviceMesh) -> None:
         )
         bias = block.attention.bias
         block.attention.bias = nn.Parameter(distribute_tensor(bias, mesh, [Shard(0)]))
+
+
+def loss_of(logits: Tensor, wanted: Tensor) -> Tensor:
+    """The mean loss of this process's tokens; logits may be sharded over words."""
+    if isinstance(logits, DTensor):
+        mesh = logits.device_mesh
+        wanted = DTensor.from_local(wanted, mesh, [Replicate()], run_check=False)
+    loss = cross_entropy(logits, target=wanted)
+    return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
 def batch(step: int, sizes: Sizes = SMALL) -> tuple[Tensor, Tensor]:
@@ -190,7 +202,7 @@ def train(shape: tuple[int, int], steps: range, folder: str, resume: bool) -> li
     losses = []
     for step in steps:
         tokens, wanted = (part.chunk(shape[0])[here].to(device) for part in batch(step))
-        loss = functional.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())
+        loss = loss_of(model(tokens), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -64,7 +64,10 @@ def a_step():
         step()
         with Received() as counted:
             step()
-        assert counted.bytes == of_a_step(sizes, *shape, torch.float32.itemsize).all
+        told = of_a_step(sizes, *shape, torch.float32.itemsize)
+        assert counted.bytes == told.all
+        logits = sizes.batch // shape[0] * sizes.tokens * sizes.words * torch.float32.itemsize
+        assert told.loss < logits / 2  # which are not gathered
         # AdamW reads each norm's gradient three times, and each time it is a sum over ranks.
         norms = 2 * sizes.blocks + 2
         wanted = 3 * norms * sizes.dim * torch.float32.itemsize if shape[1] > 1 else 0

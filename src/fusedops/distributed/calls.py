@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from fusedops.distributed.classes import loss_of_classes, sharded_classes
 from fusedops.distributed.columns import merged_columns, sharded_columns
 from fusedops.distributed.exchange import agreement, is_exchanged
 from fusedops.distributed.ready import make_operator_ready, make_ready
@@ -54,6 +55,10 @@ def call_on_ranks(written: OpCall) -> Any:
     if not compiling:
         check_order(name, {"x": x, **written.operands})
         _make_ready(written)
+    over_classes = sharded_classes(written)
+    if over_classes:
+        numbers: Any = loss_of_classes(written, over_classes)
+        return numbers[0] if len(op.outputs) == 1 else op.result_type(*numbers)
     over = sharded_columns(written)
     if over is not None:
         outputs: Any = merged_columns(written, over)

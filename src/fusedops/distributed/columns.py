@@ -27,6 +27,8 @@ from fusedops.functors import Bias, Functor, Place, Role, Scale
 from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from fusedops.declare.declaration import Declaration
 
 __all__ = [
@@ -37,8 +39,12 @@ __all__ = [
     "compute_type",
     "local_part",
     "merged_columns",
+    "numbers_of_ranks",
     "parts_here",
+    "run_here",
     "sharded_columns",
+    "shortened",
+    "strides_of",
 ]
 
 #: The operands with which the parts of a row are brought together. No others can have these names.
@@ -50,7 +56,8 @@ class ColumnParts(NamedTuple):
 
     Attributes:
         part: The op on a rank's own columns; None for one without a LOAD that reads x.
-        whole: The op that makes the results of the whole row of what the first has given.
+        whole: The op that makes the results of the whole row of what the first has given; None for
+            an operator without y.
         numbers: How many numbers of a row each rank hands to the others.
         returned: Whether the first op returns them, as its last output.
         streams: How many saved streams the first returns after its y.
@@ -86,7 +93,9 @@ column_parts._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _column_parts(text: str, place: tuple[int, int, int, int] | None) -> ColumnParts | None:
     op: Declaration = read(text)
     rows = op.row_parts
-    if rows is None or op.row_operands or op.taps or op.quantized or op.maxima:
+    if rows is None or op.taps or op.quantized or op.maxima:
+        return None
+    if op.row_operands and op.has_result:
         return None
     if op.block is not None:
         return None
@@ -106,9 +115,9 @@ def _column_parts(text: str, place: tuple[int, int, int, int] | None) -> ColumnP
     if rows.own is not None:
         again: Any = type(op)
         part = again(load, **rows.own)
-    joins = [Bias(SHIFT)] * rows.shift + [Scale(SCALE)] * rows.scale
-    whole = make(load=[*joins, *op.store])
     counts = [one for functor in load for one in functor.operands() if one.role is Role.COUNT]
+    joins = [Bias(SHIFT)] * rows.shift + [Scale(SCALE)] * rows.scale
+    whole = make(load=[*joins, *op.store]) if op.has_result else None
     return ColumnParts(
         part,
         whole,
@@ -135,7 +144,7 @@ def sharded_columns(call: OpCall) -> int | None:
         if isinstance(one, Tensor) and not isinstance(one, DTensor):
             return None
     parts = column_parts(call.text)
-    if parts is None or (parts.placed and last == 0):
+    if parts is None or parts.whole is None or (parts.placed and last == 0):
         return None
     ranks, columns = x.device_mesh.size(over[0]), x.shape[last]
     # What a rank receives of a row: all other columns, or some numbers of each other rank.
@@ -176,12 +185,12 @@ def merged_columns(call: OpCall, over: int) -> list[DTensor]:
     compiling = torch.compiler.is_compiling()
     agreed = agreement(f"part of {text}", x, operands) if compiling else None
     local = {k: local_part(one, x) for k, one in operands.items() if one is not None}
-    local.update((name, _shortened(local[name], first)) for name in parts.lengths if name in local)
+    local.update((name, shortened(local[name], first)) for name in parts.lengths if name in local)
     here = x.to_local()
     made: list[Tensor] = []
     if parts.part is not None:
         given = {k: local[k] for k in parts.part.slots}
-        found = _called(parts.part, here, given, compute, agreed, parts.counted)
+        found = run_here(parts.part, here, given, compute, agreed, parts.counted)
         made = [found] if isinstance(found, Tensor) else [*found]
         y = made[0]
     else:
@@ -193,14 +202,10 @@ def merged_columns(call: OpCall, over: int) -> list[DTensor]:
     else:
         numbers = op.part_numbers(y)
     mesh, rows = x.device_mesh, list(x.placements)
-    shape = torch.Size((*x.shape[:-1], mesh.size(over) * parts.numbers))
-    apart = DTensor.from_local(
-        numbers.contiguous(), mesh, rows, run_check=False, shape=shape, stride=_strides(shape)
-    )
-    together = [Replicate() if at == over else one for at, one in enumerate(rows)]
+    gathered = numbers_of_ranks(numbers, mesh, rows, x.shape[:-1], (over,))
+    together = list(gathered.placements)
     # Each rank has the gradient of its own columns; that of all is their sum.
     back: list[Any] = [Partial() if at == over else one for at, one in enumerate(rows)]
-    gathered = apart.redistribute(placements=together)
     columns = _columns_of_ranks(x.shape[-1], mesh.size(over))
     each = (mesh.size(over), parts.numbers)
     of_ranks = torch.unflatten(gathered.to_local(grad_placements=back), -1, each)
@@ -214,37 +219,70 @@ def merged_columns(call: OpCall, over: int) -> list[DTensor]:
         known.update((name, again[name]) for name in known if name in op.joining)
     agreed = agreement(f"whole of {text}", x, operands) if compiling else None
     given = {k: local[k] for k in parts.whole.slots}
-    y = _called(parts.whole, y, given, dtype, agreed, parts.counted)
+    y = run_here(parts.whole, y, given, dtype, agreed, parts.counted)
     results = [
         DTensor.from_local(
-            one, mesh, rows, run_check=False, shape=x.shape, stride=_strides(x.shape)
+            one, mesh, rows, run_check=False, shape=x.shape, stride=strides_of(x.shape)
         )
         for one in (y, *made[1 : 1 + parts.streams])
     ]
     size = x.shape[:-1]
     results += [
         DTensor.from_local(
-            known[k], mesh, together, run_check=False, shape=size, stride=_strides(size)
+            known[k], mesh, together, run_check=False, shape=size, stride=strides_of(size)
         )
         for k in op.outputs[1 + parts.streams :]
     ]
     return results
 
 
-def _called(
+def numbers_of_ranks(
+    numbers: Tensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Any],
+    rows: Sequence[int],
+    over: Sequence[int],
+) -> DTensor:
+    """Each rank's numbers of rows, one after the other in the last dimension of what all then have.
+
+    Args:
+        numbers: Those of this rank's part of the rows, in a last dimension of their own.
+        mesh: The ranks.
+        placements: How they lie; the last dimension is sharded over `over`.
+        rows: The sizes of all rows.
+        over: The dimensions of the mesh over which they are gathered.
+    """
+    ranks = 1
+    for at in over:
+        ranks *= mesh.size(at)
+    shape = torch.Size((*rows, ranks * numbers.shape[-1]))
+    apart = DTensor.from_local(
+        numbers.contiguous(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=shape,
+        stride=strides_of(shape),
+    )
+    together = [Replicate() if at in over else one for at, one in enumerate(placements)]
+    return apart.redistribute(placements=together)
+
+
+def run_here(
     op: Any,
     x: Tensor,
     operands: dict[str, Any],
     dtype: torch.dtype,
     agreed: Agreement | None,
     counted: Sequence[str],
+    dim: int | None = None,
 ) -> Any:
     """The op called on plain tensors; where Dynamo traces, ranks agree as it runs.
 
-    `counted` names the operands that are integers.
+    `counted` names the operands that are integers; `dim` is x's last dimension by default.
     """
     if agreed is None:
-        return op(x, **operands, dtype=dtype)
+        return op(x, **operands, dtype=dtype, **({} if dim is None else {"dim": dim}))
     # Dynamo cannot guard an op that it was given as a constant, so this asks it for its text alone.
     names = [name for name, one in operands.items() if isinstance(one, Tensor)]
     given = [(name, one) for name, one in operands.items() if not isinstance(one, Tensor)]
@@ -256,7 +294,7 @@ def _called(
     trains = [name for name, one in named.items() if keep and one.requires_grad]
     if not tensors:  # as in every other call
         names, tensors = ["x"], [x]
-    last = (x.dim() - 1,)
+    last = (x.dim() - 1 if dim is None else dim,)
     call = ForwardCall(
         x, tensors, names, numbers, counts or None, None, op.text, last, dtype, keep, None
     )
@@ -266,7 +304,7 @@ def _called(
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def _shortened(lengths: Any, first: int) -> Any:
+def shortened(lengths: Any, first: int) -> Any:
     """Lengths of rows as they are from the column of this number on."""
     if isinstance(lengths, Tensor):
         return (lengths - first).clamp_min(0)
@@ -292,7 +330,8 @@ def local_part(value: Any, x: DTensor) -> Any:
     return value.redistribute(placements=to).to_local(grad_placements=back)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of this shape."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.append(strides[-1] * size)

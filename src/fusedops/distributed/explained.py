@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.dimensions import find_reduced
 from fusedops.declare.chains import parted
+from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import column_parts, compute_type, sharded_columns
 from fusedops.distributed.exchange import beside
 from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_columns
@@ -40,26 +42,31 @@ def explain_sharded(op: Runnable, x: DTensor, arguments: Mapping[str, Any]) -> E
     reduced = find_reduced(op, op.name, x.shape, options)
     dtype = options.get("dtype") or op.quantized or x.dtype
     call = OpCall(op, op.text, x, operands, options, reduced, dtype)
-    over = sharded_columns(call)
-    if over is not None:
+    over = sharded_classes(call)
+    if over:
         return _of_columns(call, over)
+    one = sharded_columns(call)
+    if one is not None:
+        return _of_columns(call, (one,))
     of_rows = call_of_rows(call)
     return dataclasses.replace(explain(of_rows.bound), redistributed=_said(of_rows.moves))
 
 
-def _of_columns(call: OpCall, over: int) -> Explanation:
+def _of_columns(call: OpCall, over: Sequence[int]) -> Explanation:
     """The first of the kernels of a call on sharded columns, and what is gathered between."""
     x: DTensor = call.x
     parts, rows = column_parts(call.text), call.op.row_parts
     assert parts is not None
     assert rows is not None
     here = x.to_local()
-    ranks = x.device_mesh.size(over)
+    ranks = math.prod(x.device_mesh.size(at) for at in over)
     size = compute_type(x.dtype, call.dtype).itemsize
-    count = here.shape[:-1].numel() * (ranks - 1) * size * parts.numbers
+    of_rows = [many for at, many in enumerate(here.shape) if at not in call.reduced]
+    count = math.prod(of_rows) * (ranks - 1) * size * parts.numbers
+    then = "the loss of the whole row" if parts.whole is None else repr(parts.whole)
     said = (
-        f"columns stay sharded over dimension {over} of the mesh: {rows.said} alone is gathered, "
-        f"{count} bytes to each rank, and {parts.whole!r} follows"
+        f"columns stay sharded over dimension {', '.join(map(str, over))} of the mesh: "
+        f"{rows.said} alone is gathered, {count} bytes to each rank, and {then} follows"
     )
     moves = [
         Move(name, one, tuple(to))

@@ -83,13 +83,16 @@ def call_of_rows(call: OpCall) -> RowCall:
 
 
 def calls_of_columns(call: OpCall) -> list[Bound]:
-    """The calls of an op whose columns stay sharded, one or two, in order."""
+    """The calls of an op whose columns stay sharded, one or two, in order; of a loss, one."""
     x: DTensor = call.x
     parts, _ = parts_here(call.text, x)
     here = x.to_local()
     compute = compute_type(x.dtype, call.dtype)
     local = {name: _stand_in(value, x) for name, value in call.operands.items()}
     calls = []
+    if parts.whole is None:
+        given = {name: local[name] for name in parts.part.slots}
+        return [bind(parts.part, here, given, {"dtype": call.dtype, "dim": call.reduced})]
     if parts.part is not None:
         of_part = {name: local[name] for name in parts.part.slots}
         calls.append(bind(parts.part, here, of_part, {"dtype": compute}))

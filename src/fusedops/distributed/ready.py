@@ -12,7 +12,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 
 from fusedops.bind.bind import bind
+from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import sharded_columns
 from fusedops.distributed.local_calls import call_of_rows, calls_of_columns
 from fusedops.errors import FusedOpsError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
     from fusedops.torch_ops.calls import ForwardCall, OpCall
 
-__all__ = ["make_operator_ready", "make_ready"]
+__all__ = ["make_all_ready", "make_operator_ready", "make_ready"]
 
 #: The kinds of calls that all ranks of a mesh, or of some process groups, are ready for. They make
 #: the same calls in the same order, so they forget alike, too.
@@ -58,10 +59,9 @@ def make_ready(call: OpCall) -> None:
     kind = _kind(call)
     if kind in kinds:
         return
-    error: Exception | None = None
     calls: Iterable[Bound] = ()
     exchanged = True
-    if sharded_columns(call) is not None:
+    if sharded_classes(call) or sharded_columns(call) is not None:
         calls = calls_of_columns(call)
     else:
         drawn = call.draws and call.options.get("generator") is None
@@ -74,14 +74,46 @@ def make_ready(call: OpCall) -> None:
         calls = (of_rows.bound,)
         exchanged = bool(of_rows.moves) or of_rows.summed or drawn
     if exchanged:
-        try:
-            for bound in calls:
-                build_kernels(cast("Runnable", bound.op), bound)
-        except Exception as caught:  # whatever it is, the others wait to hear of it
-            error = caught
-        groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
-        _agree(call.op.name, groups, x.to_local().device, error)
+        _build(call.op.name, mesh, x.to_local().device, lambda: calls)
     _remember(kinds, kind)
+
+
+def make_all_ready(
+    name: str,
+    mesh: DeviceMesh,
+    kind: tuple[Any, ...],
+    device: torch.device,
+    calls: Callable[[], Iterable[Bound]],
+) -> None:
+    """The same for a call that is made of these plain ones, in which ranks exchange something.
+
+    Args:
+        name: The op.
+        mesh: The ranks.
+        kind: What decides which kernels there are, the same on all ranks.
+        device: This rank's.
+        calls: Gives the plain calls.
+
+    Raises:
+        FusedOpsError: Some rank could not build; on that rank its own error.
+    """
+    kinds = _ready.setdefault(mesh, set())
+    if mesh.get_coordinate() is None or kind in kinds:
+        return
+    _build(name, mesh, device, calls)
+    _remember(kinds, kind)
+
+
+def _build(
+    name: str, mesh: DeviceMesh, device: torch.device, calls: Callable[[], Iterable[Bound]]
+) -> None:
+    error: Exception | None = None
+    try:
+        for bound in calls():
+            build_kernels(cast("Runnable", bound.op), bound)
+    except Exception as caught:  # whatever it is, the others wait to hear of it
+        error = caught
+    _agree(name, [mesh.get_group(dim) for dim in range(mesh.ndim)], device, error)
 
 
 def make_operator_ready(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row ops that users declare: softmax, norms and losses with functors around them.
 
-May import: errors, functors, declare, row_op.
+May import: errors, functors, declare, torch_ops, row_op.
 """
 
 from fusedops.ops.losses import CrossEntropy

@@ -14,7 +14,9 @@ from torch import Tensor
 from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role, is_finite
+from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp, read_flag
+from fusedops.torch_ops.tracing import is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -24,7 +26,7 @@ __all__ = ["CrossEntropy"]
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-class CrossEntropy(RowOp):
+class CrossEntropy(LossOfParts, RowOp):
     """``loss = log(sum_j exp(v_j)) - v_target`` of each row of ``v = load(x)``; there is no y.
 
     One kernel reads x once and writes one number a row; what is of x's size, a softmax or a
@@ -41,6 +43,9 @@ class CrossEntropy(RowOp):
     included. Any other target must be the number of a class: on a CPU one that is not raises
     IndexError, unless the call is in compiled code; elsewhere it makes the row's loss and gradient
     NaN. It is never used as an address.
+
+    Classes of a DTensor may be sharded over ranks, which gather a few numbers a row, and no logits
+    (docs/how-to/many-gpus.md); its targets are not checked.
 
     Args:
         load: The functors applied to x before the reduction, in order; none by default. The
@@ -221,14 +226,24 @@ class CrossEntropy(RowOp):
             )
 
     def _traced(self, x: Any, operands: dict[str, Any], options: dict[str, Any]) -> Any:
-        # As wide as x, so that whoever broadcasts, cuts or guards sizes need not know of targets.
+        return super()._traced(x, self._as_wide(x, operands, options.get("dim")), options)
+
+    def explain(self, x: Tensor, /, **arguments: Any) -> Any:
+        if is_distributed(x):
+            arguments = self._as_wide(x, arguments, arguments.get("dim"))
+        return super().explain(x, **arguments)
+
+    def _as_wide(self, x: Any, operands: dict[str, Any], dim: Any) -> dict[str, Any]:
+        """The operands with a target that has as many dimensions as x.
+
+        So whoever broadcasts, cuts or guards sizes need not know of targets.
+        """
         target: Any = operands.get("target")
-        dim = options.get("dim")
         tensors = isinstance(target, Tensor) and isinstance(x, Tensor)
         if tensors and not self.soft and target.dim() == x.dim() - 1:
             at = -1 if dim is None else dim[0] if isinstance(dim, (tuple, list)) else dim
-            operands = {**operands, "target": target.unsqueeze(at)}
-        return super()._traced(x, operands, options)
+            return {**operands, "target": target.unsqueeze(at)}
+        return operands
 
     def over_rows(
         self, x: Tensor, arguments: dict[str, Any]
@@ -259,18 +274,6 @@ class CrossEntropy(RowOp):
             return None
         found: Tensor = operands[0] == self.constants["ignore_index"]
         return found
-
-    def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
-        """The loss of a row with label smoothing and z-loss, in torch.
-
-        Args:
-            plain: The loss without them.
-            even: The mean of the losses of all classes of the row.
-            lse: The logsumexp of the row.
-        """
-        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
-        loss = plain + smoothing * (even - plain) if smoothing > 0 else plain
-        return loss + z_loss * lse.square() if z_loss > 0 else loss
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if self.soft:

@@ -10,7 +10,7 @@ declaration of its own whose parts, torch's product and the `Map`, each have gra
 torch and reports already; it adds their common contract.
 
 May import: errors, _runtime, jit, functors, declare, bind, schedule, generate, plan, run,
-prebuild, explain, torch_ops, map, ops.
+prebuild, explain, torch_ops, distributed, map, ops.
 """
 
 from fusedops.product.declaration import ProductOp

@@ -10,6 +10,8 @@ the backward pass, what autograd gives for the joining says how much each block'
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +26,7 @@ from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.functors import Functor
+from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
 from fusedops.ops.losses import CrossEntropy
 from fusedops.product.factors import (
     as_factor,
@@ -34,6 +37,7 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
+from fusedops.torch_ops.tracing import is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -55,6 +59,8 @@ class LinearCrossEntropy(Op):
     the gradient of a block of w by one product. Beside x, w and their gradients it takes the logits
     of a block, twice as large as x in 16 bits, and x's gradient in float32. Where all classes are
     one block, this is a `CrossEntropy` after a product, and the logits are kept.
+
+    As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
     Args:
         load: The functors between product and loss, in order, such as `Bias`, `Softcap`, `Scale`
@@ -126,16 +132,8 @@ class LinearCrossEntropy(Op):
                 "load leaves, and this load masks some; let a Linear make the logits, and a "
                 "CrossEntropy with this load read them"
             )
-        self.block = CrossEntropy(
-            self.load,
-            ignore_index=-1,  # targets are counted from a block's first class
-            label_smoothing=float(smooths),  # 1: the loss is then lse minus the mean
-            reduction="none",
-            lse=True,
-            log_prob=smooths,
-            entropy=entropy,
-            inplace=True,
-        )
+        constants = constants_of_part(whole.constants)
+        self.block = CrossEntropy(self.load, inplace=True, **constants)
         self.text = spell(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -158,6 +156,14 @@ class LinearCrossEntropy(Op):
 
     def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any], whole: Any) -> Any:
         target = self._check(x, w, arguments)
+        if is_distributed(x) or is_distributed(w):
+            from fusedops.distributed.linear_classes import linear_loss
+
+            rows = self.whole.rows
+            found = rows.wrap(
+                dict(zip(rows.outputs, linear_loss(self, x, w, arguments), strict=True))
+            )
+            return self.whole._as_given(found, x.shape, arguments)
         classes, dtype = w.shape[0], factor_dtype(x)
         columns = block_columns(x.shape[-1], classes)
         if classes <= columns or x.numel() == 0:
@@ -186,31 +192,38 @@ class LinearCrossEntropy(Op):
         )
         return self.whole._as_given(joined, x.shape, {"target": labels})
 
+    @functools.cached_property
+    def of_part(self) -> LinearCrossEntropy:
+        """The op of a rank that has a part of the classes: the numbers of rows that it shares."""
+        constants = constants_of_part(self.constants)
+        return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
+
+    def losses_of_blocks(self, x: Tensor, w: Tensor) -> list[tuple[CrossEntropy, int]]:
+        """The losses that a call runs after its products, and of how many classes each is."""
+        classes = w.shape[0]
+        columns = block_columns(x.shape[-1], classes)
+        if classes <= columns or x.numel() == 0:
+            return [(self.whole.rows, classes)]
+        sizes = {stop - start for start, stop in blocks_of(columns, classes)}
+        return [(self.block, size) for size in sorted(sizes, reverse=True)]
+
+    def dtype_of(self, x: Tensor) -> torch.dtype:
+        """The dtype of the logits of a call."""
+        return factor_dtype(x)
+
     def _joined(
         self, parts: Mapping[str, Tensor], labels: Tensor, columns: int, classes: int
     ) -> Any:
         """One loss a row, and what else is returned, of the numbers of all blocks."""
-        constants = self.constants
-        of_blocks = parts["lse"]
-        lse = of_blocks.logsumexp(0)
-        smooths = constants["label_smoothing"] > 0
-        at = of_blocks + parts["log_prob"] if smooths else of_blocks - parts["loss"]
-        ignored = labels == constants["ignore_index"]
-        known = (labels >= 0) & (labels < classes) & ~ignored
-        at = at.gather(0, torch.where(known, labels // columns, 0)[None])[0]
-        at = torch.where(known, at, torch.nan)
-        even = lse
-        if smooths:
+        mean = None
+        if self.constants["label_smoothing"] > 0:
             sizes = [stop - start for start, stop in blocks_of(columns, classes)]
-            share = lse.new_tensor(sizes).div_(classes).view(-1, *[1] * lse.dim())
-            even = lse - ((of_blocks - parts["loss"]) * share).sum(0)
-        found = {"loss": self.whole.loss_of(lse - at, even, lse), "lse": lse, "log_prob": at - lse}
-        if "entropy" in constants:
-            gone = of_blocks == -torch.inf
-            inner = (of_blocks - parts["entropy"]).masked_fill(gone, 0.0)
-            found["entropy"] = lse - ((of_blocks - lse).exp() * inner).sum(0)
-        shown = {name: found[name].masked_fill(ignored, 0.0) for name in self.whole.rows.outputs}
-        return self.whole.rows.wrap(shown)
+            share = parts["lse"].new_tensor(sizes).div_(classes).view(-1, *[1] * labels.dim())
+            mean = (mean_of_part(parts) * share).sum(0)
+        block = (labels // columns).clamp(0, len(parts["lse"]) - 1)
+        at = value_of_target(parts).gather(0, block[None])[0]
+        rows = self.whole.rows
+        return rows.wrap(rows.joined(parts, at, mean, labels, classes))
 
     def explain(self, x: Tensor, w: Tensor, /, **arguments: Any) -> ProductExplanation:
         """Say what a call with these arguments would run, without running it.
@@ -219,6 +232,11 @@ class LinearCrossEntropy(Op):
             TypeError, ValueError: An argument does not fit, as in a call.
         """
         self._check(x, w, arguments)
+        if is_distributed(x) or is_distributed(w):
+            from fusedops.distributed.linear_classes import explained
+
+            here: ProductExplanation = explained(self, x, w, arguments)
+            return dataclasses.replace(here, op=self)
         rows, classes, size = x.shape[:-1].numel(), w.shape[0], factor_dtype(x).itemsize
         columns = block_columns(x.shape[-1], classes)
         blocks = math.ceil(classes / columns)

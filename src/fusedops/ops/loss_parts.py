@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of a row, joined from parts of its classes: blocks of a product, or columns of ranks.
+
+Of each part a `CrossEntropy` of its own (`constants_of_part`) gives a few numbers of each row. With
+m a part, V_m its share of all classes, v_t the logit of the target:
+
+- lse = log(sum_m exp(lse_m));
+- v_t is that of the part that has the target;
+- the mean of all logits, for label smoothing, is sum_m V_m mean_m;
+- the entropy is lse - sum_m exp(lse_m - lse) (lse_m - entropy_m), since lse_m - entropy_m is the
+  mean of a part's logits by its softmax.
+
+All of it is computed by torch, whose autograd says how much each part's numbers count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.declare.operator import RowParts
+
+__all__ = ["LossOfParts", "constants_of_part", "mean_of_part", "target_of_part", "value_of_target"]
+
+#: The target of an ignored row in a part, whose targets are counted from its first class.
+_IGNORED = -1
+
+
+def constants_of_part(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants of the op that a part's numbers come from, of those of the whole loss."""
+    smooths = constants["label_smoothing"] > 0
+    flags = {"lse": True, "log_prob": smooths, "entropy": "entropy" in constants}
+    return {
+        "ignore_index": _IGNORED,
+        "label_smoothing": float(smooths),  # 1: the loss is then lse minus the mean
+        "reduction": "none",
+        **{name: True for name, one in flags.items() if one},
+    }
+
+
+def target_of_part(
+    labels: Tensor, ignored: Tensor, first: int, classes: int
+) -> tuple[Tensor, Tensor]:
+    """The targets of a part that has so many classes from this one on, and the rows they lie in.
+
+    The target of a row whose class lies elsewhere is the part's first: it is not read. A part that
+    has no classes ignores all rows.
+    """
+    inside = (labels >= first) & (labels < first + classes) & ~ignored
+    elsewhere = 0 if classes else _IGNORED
+    return torch.where(inside, labels - first, elsewhere).masked_fill(ignored, _IGNORED), inside
+
+
+def value_of_target(found: Mapping[str, Tensor]) -> Tensor:
+    """The logit of each row's target, of a part's numbers."""
+    lse = found["lse"]
+    at = lse + found["log_prob"] if "log_prob" in found else lse - found["loss"]
+    return torch.where(lse == -torch.inf, -torch.inf, at)  # a part without classes
+
+
+def mean_of_part(found: Mapping[str, Tensor]) -> Tensor:
+    """The mean of a part's logits, where there is label smoothing."""
+    return found["lse"] - found["loss"]
+
+
+class LossOfParts:
+    """The part of `CrossEntropy` by which ranks that have some classes of each row find its loss.
+
+    Attributes:
+        constants: Those of the declaration.
+        outputs: The names of its results.
+        masked: Whether its LOAD masks classes.
+        saves: The streams that its LOAD saves.
+        soft: Whether the target is a weight for each class.
+    """
+
+    constants: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    masked: bool
+    saves: Any
+    soft: bool
+
+    @property
+    def row_parts(self) -> RowParts:
+        own = constants_of_part(self.constants)
+        said = ["the logarithm of each row's sum", "its target's logit"]
+        said += ["the mean of its logits"] * (self.constants["label_smoothing"] > 0)
+        said += ["its entropy"] * ("entropy" in self.constants)
+        return RowParts(len(said), ", ".join(said), scale=False, own=own)
+
+    @property
+    def whole_only(self) -> str:
+        """What of the declaration needs all classes of a row in one place; empty for nothing."""
+        if self.soft:
+            return "soft=True"
+        if "correct" in self.constants:
+            return "correct=True"
+        if self.saves:
+            return "a saved stream"
+        if self.masked and self.constants["label_smoothing"] > 0:
+            return "label smoothing over the classes that masks leave"
+        return ""
+
+    def target_of_part(self, target: Tensor, first: int, classes: int) -> tuple[Tensor, Tensor]:
+        """The targets of the classes from this one on, and which rows have theirs among them."""
+        ignored = target == self.constants["ignore_index"]
+        return target_of_part(target, ignored, first, classes)
+
+    def part_of_row(self, found: Mapping[str, Tensor], inside: Tensor, share: float) -> Tensor:
+        """The numbers of rows that a rank shares with the others, in a last dimension of their own.
+
+        Args:
+            found: What the op with the constants `row_parts.own` gives of the rank's classes.
+            inside: Which rows have their target among them.
+            share: How many of all classes they are, in [0, 1].
+        """
+        at = torch.where(inside, value_of_target(found), 0.0)
+        numbers = [found["lse"], at]
+        if self.constants["label_smoothing"] > 0:
+            numbers.append(mean_of_part(found) * share)
+        if "entropy" in self.constants:
+            numbers.append(found["entropy"])
+        if share == 0:  # of no classes, made of these since all ranks must have the same graph
+            nothing = [-torch.inf, *[0.0] * (len(numbers) - 1)]
+            everywhere = torch.ones_like(inside)
+            numbers = [
+                one.masked_fill(everywhere, of_none)
+                for one, of_none in zip(numbers, nothing, strict=True)
+            ]
+        return torch.stack(numbers, -1)
+
+    def of_row_parts(self, numbers: Tensor, target: Tensor, classes: int) -> dict[str, Tensor]:
+        """What the op returns of each row, by the numbers of all ranks, of shape (*rows, ranks, k).
+
+        Args:
+            numbers: The numbers of `part_of_row`.
+            target: The class of each row.
+            classes: How many there are.
+        """
+        lse, at, *more = numbers.unbind(-1)
+        parts = {"lse": lse.movedim(-1, 0)}
+        mean = more.pop(0).sum(-1) if self.constants["label_smoothing"] > 0 else None
+        if more:
+            parts["entropy"] = more[0].movedim(-1, 0)
+        return self.joined(parts, at.sum(-1), mean, target, classes)
+
+    def joined(
+        self,
+        parts: Mapping[str, Tensor],
+        at: Tensor,
+        mean: Tensor | None,
+        labels: Tensor,
+        classes: int,
+    ) -> dict[str, Tensor]:
+        """The loss of each row, and all else that the op returns of it.
+
+        Args:
+            parts: lse and, where it is wanted, entropy of each part, in a first dimension of their
+                own.
+            at: The logit of each row's target.
+            mean: The mean of each row's logits, where there is label smoothing.
+            labels: The target of each row.
+            classes: How many there are.
+        """
+        ignored = labels == self.constants["ignore_index"]
+        known = (labels >= 0) & (labels < classes) & ~ignored
+        at = torch.where(known, at, torch.nan)
+        of_parts = parts["lse"]
+        lse = of_parts.logsumexp(0)
+        even = lse if mean is None else lse - mean
+        loss = torch.where(at == -torch.inf, lse - at, self.loss_of(lse - at, even, lse))
+        found = {"loss": loss, "lse": lse, "log_prob": at - lse}
+        if "entropy" in self.constants:
+            gone = of_parts == -torch.inf
+            inner = (of_parts - parts["entropy"]).masked_fill(gone, 0.0)
+            found["entropy"] = lse - ((of_parts - lse).exp() * inner).sum(0)
+        return {name: found[name].masked_fill(ignored, 0.0) for name in self.outputs}
+
+    def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
+        """The loss of a row with label smoothing and z-loss, in torch.
+
+        Args:
+            plain: The loss without them.
+            even: The mean of the losses of all classes of the row.
+            lse: The logsumexp of the row.
+        """
+        smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
+        loss = plain + smoothing * (even - plain) if smoothing > 0 else plain
+        return loss + z_loss * lse.square() if z_loss > 0 else loss
