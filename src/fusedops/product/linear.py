@@ -4,18 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fusedops import _runtime
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import AddedBias, Functor
+from fusedops.functors import AddedBias, Functor, Operand, Role
+from fusedops.product.block_scales import BlockScales, torch_scales
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
+from fusedops.product.report import with_block_scales
 from fusedops.product.single import SingleProduct
+
+if TYPE_CHECKING:
+    from fusedops.explain.report import ProductExplanation
 
 __all__ = ["Linear", "Matmul"]
 
@@ -107,6 +113,16 @@ class Linear(SingleProduct):
     sm_89 on, for dense factors whose K and N are multiples of 16, unless both are float8_e5m2.
     Elsewhere it multiplies in bfloat16, which has all numbers of 8 bits.
 
+    Scales along K are operands that ``block_scales`` names: ``z[i, j] = sum over k of x[i, k] *
+    x_scales[i, k // 128] * w[j, k] * w_scales[j // 128, k // 128]``. Both are float32, without
+    gradients, and of blocks of 128 columns, the last of which may have fewer. Those of x have the
+    shape (..., ceil(K / 128)), as `DynamicQuantize` returns them per 128, or (ceil(K / 128), ...)
+    with ``layout="columns"``; those of w have the shape (ceil(N / 128), ceil(K / 128)), or
+    (N, ceil(K / 128)) for one a row. torch multiplies with them on sm_90 from CUDA 12.9 on, if the
+    factors are dense, of float8_e4m3fn, and K and N are multiples of 128; it copies the scales of x
+    if they lie in rows. Elsewhere the factors are multiplied by them first, in float32. Then the
+    product is rounded to bfloat16.
+
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/explanation/products.md has the bound that follows). A
     ``Bias`` of shape (N,) and w's dtype with which the STORE begins is added by the product, before
@@ -124,6 +140,9 @@ class Linear(SingleProduct):
     Args:
         store: The functors applied to the product, in order; none by default. `Residual` and `Save`
             with a name, and `Tap`, return further outputs: a call then returns a named tuple.
+        block_scales: The names of the operands with the scales along K of factors of 8 bits, of x
+            and of w; None for none.
+        layout: How the scales of x lie: "rows" or "columns", as of `DynamicQuantize`.
 
     Raises:
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
@@ -144,15 +163,47 @@ class Linear(SingleProduct):
     product = staticmethod(linear)
     __signature__ = CallSignature(inputs, TAKEN)
 
-    def __init__(self, store: Iterable[Functor] = ()) -> None:
+    def __init__(
+        self,
+        store: Iterable[Functor] = (),
+        *,
+        block_scales: tuple[str, str] | None = None,
+        layout: str = "rows",
+    ) -> None:
         #: The operand that the product adds where it can, and the layer that runs such a call.
         self._bias: str | None = None
         self._that_adds: Linear | None = None
-        super().__init__(store)
+        self.block_scales: BlockScales | None = None
+        constants: dict[str, Any] = {}
+        if block_scales is not None:
+            self.block_scales = BlockScales(self, block_scales, layout)
+            constants["block_scales"] = self.block_scales.names
+        if layout != "rows":
+            if block_scales is None:
+                raise ValueError(
+                    f"Linear: layout is that of block_scales, which is not given, got {layout!r}; "
+                    "leave layout out"
+                )
+            constants["layout"] = layout
+        super().__init__(store, **constants)
+        if self.block_scales is not None:
+            self._add_scales(self.block_scales.names)
+            return
         self._bias = _leading_bias(self.store)
         if self._bias is not None:
             # Here, not in a call, which compiled code may make.
             self._that_adds = Linear([AddedBias(self._bias), *self.store[1:]])
+
+    def _add_scales(self, names: tuple[str, str]) -> None:
+        """Make the scales operands of the op, beside those of its STORE."""
+        for name in names:
+            if name in self.slots or name in self.outputs:
+                raise ValueError(
+                    f"Linear: block_scales={names!r} names an operand or a result of the STORE; "
+                    f"choose another name than {name!r}"
+                )
+        self.operands += tuple(Operand(name, Role.VALUE) for name in names)
+        self.slots = {one.name: number for number, one in enumerate(self.operands, 1)}
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -185,6 +236,86 @@ class Linear(SingleProduct):
         super().called(epilogue)
         if self._that_adds is not None:
             self._that_adds.called(epilogue.of((), self._that_adds.store))
+
+    @property
+    def called_with(self) -> list[tuple[str, int]]:
+        """The operands of a call, each with the flags of what it may be given."""
+        kinds = super().called_with
+        if self.block_scales is None:
+            return kinds
+        return [*kinds, *((name, _runtime.SLOT_TENSOR) for name in self.block_scales.names)]
+
+    # ------------------------------------------------------------------------- scales along K
+
+    @property
+    def undifferentiated(self) -> frozenset[str]:
+        """The operands that have no gradient beside those of the STORE that have none."""
+        return frozenset(() if self.block_scales is None else self.block_scales.names)
+
+    def with_rows(self, arguments: Mapping[str, Any]) -> tuple[Linear, dict[str, Any]]:
+        """The op whose scales of x lie in rows, and its operands, for a call of this one's."""
+        if self.block_scales is None or self.block_scales.layout == "rows":
+            return self, {**arguments}
+        name = self.block_scales.names[0]
+        turned = {**arguments, name: arguments[name].movedim(0, -1)}
+        return Linear(self.store, block_scales=self.block_scales.names), turned
+
+    def implementation(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> _runtime.Plan | _runtime.Delegate:
+        """What runs all calls like this one, whose factors have been checked."""
+        if self.block_scales is None:
+            return super().implementation(first, second, arguments)
+        self._split(first, second, arguments)
+        return _runtime.Delegate(self._run_scaled)
+
+    def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
+        if self.block_scales is None:
+            return super().run(first, second, arguments)
+        self._split(first, second, arguments)
+        return self._run_scaled(first, second, **arguments)
+
+    def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """Run a call whose factors have been checked as torch operations."""
+        if self.block_scales is None:
+            return super().run_unfused(first, second, arguments)
+        self._split(first, second, arguments)
+        return self._run_scaled(first, second, "unfused", **arguments)
+
+    def _split(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The scales of a call, checked, and its other arguments."""
+        assert self.block_scales is not None
+        self.check_names(arguments)
+        of_x, of_w, rest = self.block_scales.taken(arguments)
+        self.block_scales.check(self.name, first, second, of_x, of_w)
+        return of_x, of_w, rest
+
+    def _run_scaled(
+        self, first: Tensor, second: Tensor, way: str = "__call__", /, **arguments: Any
+    ) -> Any:
+        """Run a call with scales along K by a product and a kernel of the functors."""
+        assert self.block_scales is not None
+        of_x, of_w, rest = self.block_scales.taken(arguments)
+        z = self.block_scales.product(first, second, of_x, of_w)
+        return z if self.alone(first, rest) else self.run_store(self.epilogue, z, rest, way)
+
+    def explain(
+        self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
+    ) -> ProductExplanation:
+        """As `SingleProduct.explain`; scales along K are among the tensors that are read.
+
+        Raises:
+            TypeError, ValueError: An argument does not fit, as in a call.
+        """
+        if self.block_scales is None:
+            return super().explain(first, second, **arguments)
+        first, second = self.given((first, second), arguments)
+        of_x, of_w, rest = self._split(first, second, arguments)
+        scales = dict(zip(self.block_scales.names, (of_x, of_w), strict=True))
+        return with_block_scales(self, first, second, rest, scales, torch_scales(first, second))
 
 
 def _leading_bias(chain: Sequence[Functor]) -> str | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         ) -> Any: ...
 
 
-__all__ = ["explain_layers", "explain_product"]
+__all__ = ["explain_layers", "explain_product", "with_block_scales"]
 
 
 def explain_product(
@@ -144,6 +144,38 @@ def explain_product(
         kernels=kernels,
         fused=fused,
         unfused=unfused,
+    )
+
+
+def with_block_scales(
+    op: OfOneProduct,
+    first: Tensor,
+    second: Tensor,
+    arguments: dict[str, Any],
+    scales: Mapping[str, Tensor],
+    by_torch: bool,
+) -> ProductExplanation:
+    """Explain a call whose factors and scales along K have been checked; nothing is computed.
+
+    Args:
+        op: The op.
+        first: The left factor.
+        second: The right one.
+        arguments: Operands and options, without the scales.
+        scales: The scales of both factors by name.
+        by_torch: Whether torch's product applies them.
+    """
+    told = explain_product(op, first, second, arguments)
+    bars = tuple(Bar(name, read=one.nbytes) for name, one in scales.items())
+    names = " and ".join(scales)
+    note = f"torch._scaled_mm multiplies with {names}, of blocks along K"
+    if not by_torch:
+        note = f"both factors are multiplied by {names} in float32 first, of blocks along K"
+    return dataclasses.replace(
+        told,
+        bytes=told.bytes + sum(one.read for one in bars),
+        fused=(*told.fused[:2], *bars, *told.fused[2:]),
+        notes=(note, *told.notes),
     )
 
 

@@ -80,7 +80,12 @@ class SingleProduct(ProductOp):
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         self.epilogue = epilogue
         several = epilogue.result_type if len(epilogue.outputs) > 1 else None
-        self.dispatch(epilogue.kinds, several, epilogue.label)
+        self.dispatch(self.called_with, several, epilogue.label)
+
+    @property
+    def called_with(self) -> list[tuple[str, int]]:
+        """The operands of a call, each with the flags of what it may be given."""
+        return self.epilogue.kinds
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
@@ -108,6 +113,11 @@ class SingleProduct(ProductOp):
     def that_adds(self, second: Tensor, arguments: dict[str, Any]) -> Self:
         """The variant that runs a call: with `AddedBias` if the GEMM adds the leading bias."""
         return self
+
+    @property
+    def undifferentiated(self) -> frozenset[str]:
+        """The operands that have no gradient beside those of the STORE that have none."""
+        return frozenset()
 
     @property
     def of_product(self) -> tuple[str, ...]:

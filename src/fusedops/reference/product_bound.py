@@ -25,14 +25,20 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def expected_product(
-    product: Product, first: Tensor, second: Tensor, added: Tensor | None = None
+    product: Product,
+    first: Tensor,
+    second: Tensor,
+    added: Tensor | None = None,
+    eight_bits: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The product in double, and how far torch's product in the factors' dtype may be off.
 
     Half an ulp of the dtype for its rounding, and what summing the terms costs (`_summing`). Where
     torch's product adds a bias, it is one more term of what is summed and rounded, and yet not part
-    of the product that is returned.
+    of the product that is returned. With `eight_bits` the factors are what some of 8 bits stand
+    for, whose product is rounded to bfloat16, and whose partial sums a GPU may keep in 13 bits.
     """
+    dtype = torch.bfloat16 if eight_bits else first.dtype
     value = product(first.double(), second.double())
     size = product(first.double().abs(), second.double().abs())
     squares = product(first.double().square(), second.double().square())
@@ -41,8 +47,10 @@ def expected_product(
         bias = added.double()
         count, summed = count + 1, value + bias
         size, squares = size + bias.abs(), squares + bias.square()
-    off = _summing(first.dtype, first.device, count, summed, size, squares)
-    return value, off + ulp(summed, first.dtype) / 2
+    off = _summing(dtype, first.device, count, summed, size, squares)
+    if eight_bits and first.device.type == "cuda":
+        off = off + 2.0**-12 * size
+    return value, off + ulp(summed, dtype) / 2
 
 
 def gradients_of_factors(

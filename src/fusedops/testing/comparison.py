@@ -17,6 +17,7 @@ from fusedops.bind.generator import draw
 from fusedops.errors import UnsupportedError
 from fusedops.product.factors import of_eight_bits
 from fusedops.product.grouped import GroupedLinear
+from fusedops.product.linear import Linear
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.reference.error_bound import Expected, expected
@@ -151,6 +152,8 @@ def compare(
         first, second = (*factors, None, None)[:2]
         if isinstance(op, GroupedLinear):
             op, (first, second), arguments = op.over_groups(first, second, arguments)
+        if isinstance(op, Linear):
+            op, arguments = op.with_rows(arguments)
         op.check(first, second)
         operands = {key: one for key, one in arguments.items() if key not in options}
         pair = (first.detach(), second.detach())
@@ -178,7 +181,10 @@ def _cases(
     """The calls to compare, derived from one; `bound` is given for a row op."""
     inputs, chain, x = _inputs(op), _chains(op)[0], given["x"]
     yield Case("as given", given)
-    names = [k for k in floating(given) if k in inputs or k not in chain.undifferentiated]
+    unable = chain.undifferentiated
+    if isinstance(op, SingleProduct):
+        unable |= op.undifferentiated
+    names = [k for k in floating(given) if k in inputs or k not in unable]
     if not chain.forward_only:
         for name in inputs:
             if others := tuple(one for one in names if one != name):
@@ -208,7 +214,10 @@ def _cases(
     if rows:
         narrower["no rows"] = {rows[0]: 0}
     for name, sizes in narrower.items():
-        made = narrowed(given, shape, sizes, chain.tables, inputs[1:])
+        whole = inputs[1:]
+        if isinstance(op, Linear) and op.block_scales is not None:
+            whole += op.block_scales.names[1:]
+        made = narrowed(given, shape, sizes, chain.tables, whole)
         for key in chain.row_roles if bound is not None else ():
             if made[key].is_floating_point():
                 continue  # no target
@@ -232,6 +241,8 @@ def called(
     leaves: dict[str, Tensor] = {}
     if torch.is_grad_enabled() and not any(one.forward_only for one in chains):
         fixed = frozenset(case.without).union(*(one.undifferentiated for one in chains))
+        if isinstance(op, SingleProduct):
+            fixed |= op.undifferentiated
         for name in floating(given):
             if name not in fixed and not of_eight_bits(given[name]):
                 leaves[name] = given[name].detach().requires_grad_()
@@ -291,10 +302,14 @@ def truth(
     first, second = factors
     operand = op.that_adds(second, given).has_added
     added = None if operand is None else given[operand].detach()
-    value, spread = expected_product(op.product, first, second, added)
+    eight_bits = of_eight_bits(first)
+    dtype = torch.bfloat16 if eight_bits else first.dtype
+    if isinstance(op, Linear) and op.block_scales is not None:
+        of_x, of_w, arguments = op.block_scales.taken(arguments)
+        first, second = op.block_scales.dequantised(first, second, of_x, of_w, torch.float64)
+    value, spread = expected_product(op.product, first, second, added, eight_bits)
     if added is not None and op.has_added is not None:  # else the STORE as declared adds it
         value = value + added.double()
-    dtype = torch.bfloat16 if of_eight_bits(first) else first.dtype
     bound = chain.bind(value.to(dtype), arguments)._replace(x=value)
     results = expected(bound, streams, upstream, spread, of_upstream)
     of_z = results.pop("gradient of x", None)
