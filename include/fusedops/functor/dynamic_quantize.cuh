@@ -150,14 +150,16 @@ FUSEDOPS_HD ScaleOf scale_of(uint32_t bits, float factor) {
 /// Scales: one number for each block of each row, whose columns are the blocks: of float, with kE8M0
 /// of uint8_t, with kE4M3 of float8_e4m3. They are written one by one, so `operands` does not ask for
 /// wide accesses. kBlock: the columns of a block, or kWholeRow. kMost: the largest number of the
-/// target's type. Factor: with kE4M3 the tensor's factor, an operand; Absent for 1.
+/// target's type. Factor: with kE4M3 the tensor's factor, an operand; Absent for 1. Rounded: a type of
+/// 8 bits to which values are rounded here, and multiplied by the scale again, for a target of another
+/// type; Absent where the target rounds.
 template <class Scales, int kBlock_, int kMost, Scaling kScaling = Scaling::kNearest,
-          class Factor = Absent>
+          class Factor = Absent, class Rounded = Absent>
 struct DynamicQuantize {
   Scales scales;
   Factor factor;
   static constexpr int kGradients = 0;
-  static constexpr bool kEnds = true;
+  static constexpr bool kEnds = detail::IsSame<Rounded, Absent>::value;
   static constexpr int kBlock = kBlock_;
 
   template <int N, class Compute>
@@ -167,9 +169,15 @@ struct DynamicQuantize {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t, uint32_t largest) const {
-    const Compute inverse = scale_of(row, largest).inverse;
+    const detail::ScaleOf both = scale_of(row, largest);
+    const Compute inverse = both.inverse;
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] *= inverse;
+    if constexpr (!detail::IsSame<Rounded, Absent>::value) {
+      const Compute scale = both.scale;
+      FUSEDOPS_VECTOR
+      for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
+    }
   }
 
   template <class Row>

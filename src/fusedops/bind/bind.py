@@ -92,7 +92,8 @@ class Bound(NamedTuple):
             return self
         operands = {name: value for name, value in self.operands.items() if name in op.slots}
         store = self.store[:-1]
-        return self._replace(op=op, dtype=self.x.dtype, operands=operands, store=store, out={})
+        dtype = self.dtype if self.op.quantized is None else self.x.dtype
+        return self._replace(op=op, dtype=dtype, operands=operands, store=store, out={})
 
     @property
     def seen(self) -> Mapping[str, Any]:

@@ -63,6 +63,8 @@ class Declaration(Operator):
         masked: Whether a functor of the LOAD masks elements.
         zeroes: Whether what is masked is zero in y, whatever the STORE does: a norm with masks.
         forward_only: The functors that have no derivative.
+        leaves_out: Whether the backward pass is that of the op without the last functor of the
+            STORE: one that makes a y of 8 bits, or through which gradients pass straight.
         pair: The functor that reads a partner column, or None.
         text: The declaration as a line of text (`declare.text.spell`); set when the declaration
             becomes an op that can be called.
@@ -142,7 +144,9 @@ class Declaration(Operator):
         self.positions = {dim for functor in chains for dim in functor.positions}
         self.causal = any(f.needs_query for f in self.load)
         self.forward_only = [f for f in chains if not f.differentiable]
-        if self.quantized and self.joining:  # the backward pass leaves the last functor out
+        through = last is not None and last.straight_through
+        self.leaves_out = through or self.quantized is not None
+        if through or (self.quantized and self.joining):
             self.forward_only.remove(self.store[-1])
 
     def given(self, operands: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -193,7 +197,7 @@ class Declaration(Operator):
     @functools.cached_property
     def differentiated(self) -> Any:
         """The op whose backward pass runs: this one, without rounding y to 8 bits."""
-        return self if self.quantized is None else self.of(self.load, self.store[:-1])
+        return self.of(self.load, self.store[:-1]) if self.leaves_out else self
 
     @functools.cached_property
     def undifferentiated(self) -> frozenset[str]:

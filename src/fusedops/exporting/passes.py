@@ -143,7 +143,7 @@ def gradient_of(bound: Bound, wanted: Collection[str] | bool) -> Gradient | None
             )
     if not names:
         return None
-    return Gradient(op, frozenset(names), frozenset(op.joining))
+    return Gradient(op.differentiated, frozenset(names), frozenset(op.joining))
 
 
 def _meta(value: Any) -> Any:

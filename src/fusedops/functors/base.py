@@ -202,6 +202,14 @@ class Functor:
         return None
 
     @property
+    def straight_through(self) -> bool:
+        """Whether the functor rounds y, and a gradient of y is one of the value before it.
+
+        Last in a STORE alone: the backward pass is that of the op without the functor.
+        """
+        return False
+
+    @property
     def maximum(self) -> str | None:
         """The name of an output that holds the largest magnitude of all elements, or None.
 

@@ -66,7 +66,12 @@ class DynamicQuantize(Functor):
     two columns a byte, the first in the lower bits, so half of x's columns; these are x's last
     dimension, and a multiple of 16. It has no NaN, which becomes 6; the scale says that it was one.
 
-    As of `Quantize`, y has no gradient; put a `Tap` before it for one of the value.
+    As of `Quantize`, y has no gradient; put a `Tap` before it for one of the value. For training
+    that knows of the rounding, ``gradient="straight_through"`` makes y what the 8 bits stand for,
+    ``round(v / scale) * scale``, in the dtype of the call in place of 8 bits, and its gradient dy
+    that of v: ``dv = dy``. No element is left out, since none is clipped: the largest magnitude of
+    a block is the largest number of `dtype` times its scale. What depends on v through the scale
+    has no gradient. The backward pass is that of the op without the functor, and keeps no more.
 
     Args:
         dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.float4_e2m1fn_x2.
@@ -78,6 +83,8 @@ class DynamicQuantize(Functor):
             stands for 1.
         powers_of_two: Whether scales of float32 are powers of two.
         layout: How scales lie: "rows", "columns" or "tiles".
+        gradient: None, or "straight_through" for a y of floats with a gradient. It goes with scales
+            of float32, by which nothing saturates, and a dtype of 8 bits.
 
     Raises:
         TypeError, ValueError: A name cannot be that of a result, or another argument is none of
@@ -100,6 +107,7 @@ class DynamicQuantize(Functor):
     powers_of_two: bool = False
     layout: str = "rows"
     tensor_scale: str | None = None
+    gradient: str | None = None
     header: ClassVar[str] = "dynamic_quantize.cuh"
     differentiable: ClassVar[bool] = False
 
@@ -146,9 +154,25 @@ class DynamicQuantize(Functor):
                 f"{self.scale_dtype}, which has no other numbers; leave powers_of_two out"
             )
 
+        if self.gradient not in (None, "straight_through"):
+            raise ValueError(
+                "DynamicQuantize: gradient must be None or 'straight_through', got "
+                f"{shortened(self.gradient)}"
+            )
+        if self.gradient is not None and (four or self.scale_dtype is not torch.float32):
+            raise ValueError(
+                "DynamicQuantize: gradient='straight_through' is for a dtype of 8 bits and scales "
+                f"of torch.float32, by which nothing saturates, got {self.dtype} and "
+                f"{self.scale_dtype}; put a Tap before it and differentiate the value"
+            )
+
     @property
-    def quantizes(self) -> torch.dtype:
-        return self.dtype
+    def quantizes(self) -> torch.dtype | None:
+        return self.dtype if self.gradient is None else None
+
+    @property
+    def straight_through(self) -> bool:
+        return self.gradient is not None
 
     @property
     def block(self) -> int:
@@ -180,7 +204,12 @@ class DynamicQuantize(Functor):
         scale, inverse = self._scales(amax, most, chain)
         chain.keep_blocks(self.scales, scale)
         wide = inverse.repeat_interleave(size, -1)[..., :columns].to(x.dtype)
-        return (x * wide).clamp(-most, most)
+        made = (x * wide).clamp(-most, most)
+        if self.gradient is None:
+            return made
+        scales = scale.repeat_interleave(size, -1)[..., :columns].to(x.dtype)
+        made = _rounded(made.detach(), self.dtype) * scales
+        return made - (x.detach() - x).nan_to_num()  # less a zero that has v's gradient
 
     @property
     def _most(self) -> float:
@@ -222,9 +251,19 @@ class DynamicQuantize(Functor):
         if self.scale_dtype is not torch.float32:
             kind = "kE8M0" if self.scale_dtype is torch.float8_e8m0fnu else "kE4M3"
         factor = writer.absent() if self.tensor_scale is None else writer.operand(self.tensor_scale)
+        rounded = "" if self.gradient is None else f", {writer.storage(self.dtype)}"
         return (
-            f"DynamicQuantize<{scales}, {self.block}, {int(self._most)}, Scaling::{kind}, {factor}>"
+            f"DynamicQuantize<{scales}, {self.block}, {int(self._most)}, Scaling::{kind}, {factor}"
+            f"{rounded}>"
         )
 
     def __repr__(self) -> str:
         return shown(self)
+
+
+def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values to nearest even in a dtype of 8 bits, which holds them: once, those of double too."""
+    digits, least = (3, -6) if dtype is torch.float8_e4m3fn else (2, -14)
+    exponent = (torch.frexp(value).exponent - 1).clamp(min=least)
+    step = (exponent - digits + 127 << 23).view(torch.float32).to(value.dtype)
+    return (value / step).round() * step

@@ -67,7 +67,7 @@ def expected(
     eps = _DOUBLE if double else torch.finfo(bound.compute).eps
     true = Evaluation(bound, torch.float64, streams, upstream, whole=True)
     runs = [] if double else [Evaluation(bound, bound.compute, streams, upstream)]
-    if any(functor.rounds for functor in (*bound.load, *bound.store)):
+    if any(one.rounds or one.straight_through for one in (*bound.load, *bound.store)):
         # What falls on the other side of a rounding within the chain is no error.
         runs += [Evaluation(bound, torch.float64, streams, upstream, nudge=n) for n in (eps, -eps)]
     moved = []

@@ -136,7 +136,7 @@ class _Following(Chain):
             self._note(value)
         for place in places:
             functor = functors[place]
-            nudged = functor.rounds and self._nudge != 0
+            nudged = (functor.rounds or functor.straight_through) and self._nudge != 0
             if nudged:
                 value = cast(Any, _Nudged).apply(self._kept(value), self._nudge, 0.0)
             if side == "store":

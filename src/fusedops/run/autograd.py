@@ -339,14 +339,15 @@ def run_backward(
                 joining.append(name)
                 arguments[joining_name(name)] = gradient
     source: Runnable = op.differentiated
-    if source is not op:  # y is rounded to 8 bits: no gradient arrives there
-        given_x = arguments["x"]
+    if op.quantized is not None:  # no gradient arrives at a y of 8 bits
+        given_x, dy = arguments["x"], None
         dtype = given_x[0] if isinstance(given_x, tuple) else given_x.dtype
+    if source is not op:
         gone = op.undifferentiated
         arguments = {name: one for name, one in arguments.items() if name not in gone}
     if not first:  # it is not read, but says dtype and shape
         dy = torch.empty((), dtype=dtype, device=kept.device).expand(shape)
-    elif dy is None or source is not op:
+    elif dy is None:
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
     in_place = in_place and _may_be_written(arguments["x"])
