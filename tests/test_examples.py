@@ -24,6 +24,18 @@ def example(monkeypatch):
     torch.set_num_threads(threads)
 
 
+def test_eight_bits(monkeypatch, device):
+    """Half the weights, and an error of some steps of float8_e4m3fn, of which each is 2^-3."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    eight_bits = importlib.import_module("eight_bits")
+    reports = eight_bits.compare(device, 32, 128, 4, 384)
+    half, eight = reports["bfloat16"], reports["8 bits"]
+    assert half.error < 2.0**-5
+    assert half.error < eight.error < 2.0**-3
+    assert half.weights / 2 < eight.weights < 0.53 * half.weights
+    assert eight.seconds > 0
+
+
 @pytest.mark.thorough
 def test_sentence_embeddings(example, device, capsys):
     sentence_embeddings = example("sentence_embeddings")

@@ -13,11 +13,11 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import AddedBias, Functor, Operand, Role
-from fusedops.product.block_scales import BlockScales, torch_scales
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
+from fusedops.product.factor_scales import FactorScales
 from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
-from fusedops.product.report import with_block_scales
+from fusedops.product.report import with_scales
 from fusedops.product.single import SingleProduct
 
 if TYPE_CHECKING:
@@ -106,22 +106,26 @@ class Linear(SingleProduct):
     unless torch.autocast is on, and on one device. y has shape (..., N) and the dtype of the
     product, unless ``dtype=`` says another.
 
-    Both may be float8_e4m3fn or float8_e5m2. Then the product is rounded to bfloat16, neither has a
-    gradient, and scales of a tensor, of rows of x or of rows of w are functors of the STORE:
-    ``Scale("x_scale")`` with a number or a tensor of shape (..., 1), ``Scale("w_scale")`` with one
-    of shape (N,). torch multiplies by its instructions for 8 bits where it has them: on GPUs from
-    sm_89 on, for dense factors whose K and N are multiples of 16, unless both are float8_e5m2.
-    Elsewhere it multiplies in bfloat16, which has all numbers of 8 bits.
+    Both may be float8_e4m3fn or float8_e5m2. Then the product is in bfloat16, and neither has a
+    gradient. ``scales`` names the operands with the scales of x and of w, which are multiplied by,
+    ``z[i, j] = sum over k of x[i, k] * x_scale(i, k) * w[j, k] * w_scale(j, k)``, rounded once.
+    They are float32, without gradients, and either of rows or of blocks:
 
-    Scales along K are operands that ``block_scales`` names: ``z[i, j] = sum over k of x[i, k] *
-    x_scales[i, k // 128] * w[j, k] * w_scales[j // 128, k // 128]``. Both are float32, without
-    gradients, and of blocks of 128 columns, the last of which may have fewer. Those of x have the
-    shape (..., ceil(K / 128)), as `DynamicQuantize` returns them per 128, or (ceil(K / 128), ...)
-    with ``layout="columns"``; those of w have the shape (ceil(N / 128), ceil(K / 128)), or
-    (N, ceil(K / 128)) for one a row. torch multiplies with them on sm_90 from CUDA 12.9 on, if the
-    factors are dense, of float8_e4m3fn, and K and N are multiples of 128; it copies the scales of x
-    if they lie in rows. Elsewhere the factors are multiplied by them first, in float32. Then the
-    product is rounded to bfloat16.
+    - one a row: x's of shape (..., 1), w's of shape (N, 1), as `DynamicQuantize` returns them;
+    - one for each 128 columns, the last of which may be fewer: x's of shape (..., ceil(K / 128)),
+      as it returns them per 128; w's of shape (ceil(N / 128), ceil(K / 128)), for 128 x 128, or
+      (N, ceil(K / 128)).
+
+    With ``layout="columns"`` the last dimension of x's scales is the first one. torch multiplies
+    dense factors of float8_e4m3fn with their scales: on GPUs from sm_89 on with those of rows, if K
+    and N are multiples of 16; on sm_90, from CUDA 12.9 on, with those of blocks, if K and N are
+    multiples of 128, and it copies those of x unless they lie in columns. Elsewhere the factors are
+    multiplied by them first, in float32.
+
+    Without ``scales`` the product is of the numbers as they are, and rounded: scales of a tensor or
+    of rows may be functors of the STORE, ``Scale("x_scale")`` of shape (..., 1) and
+    ``Scale("w_scale")`` of shape (N,). torch multiplies by its instructions for 8 bits from sm_89
+    on, unless both are float8_e5m2, or else in bfloat16, which has all numbers of 8 bits.
 
     The product is torch's, by cuBLAS on a GPU. The functors of the STORE are one kernel, which gets
     the product rounded to its dtype (docs/explanation/products.md has the bound that follows). A
@@ -140,8 +144,8 @@ class Linear(SingleProduct):
     Args:
         store: The functors applied to the product, in order; none by default. `Residual` and `Save`
             with a name, and `Tap`, return further outputs: a call then returns a named tuple.
-        block_scales: The names of the operands with the scales along K of factors of 8 bits, of x
-            and of w; None for none.
+        scales: The names of the operands with the scales of x and of w, if these have 8 bits; None
+            for none.
         layout: How the scales of x lie: "rows" or "columns", as of `DynamicQuantize`.
 
     Raises:
@@ -167,27 +171,27 @@ class Linear(SingleProduct):
         self,
         store: Iterable[Functor] = (),
         *,
-        block_scales: tuple[str, str] | None = None,
+        scales: tuple[str, str] | None = None,
         layout: str = "rows",
     ) -> None:
         #: The operand that the product adds where it can, and the layer that runs such a call.
         self._bias: str | None = None
         self._that_adds: Linear | None = None
-        self.block_scales: BlockScales | None = None
+        self.scales: FactorScales | None = None
         constants: dict[str, Any] = {}
-        if block_scales is not None:
-            self.block_scales = BlockScales(self, block_scales, layout)
-            constants["block_scales"] = self.block_scales.names
+        if scales is not None:
+            self.scales = FactorScales(self, scales, layout)
+            constants["scales"] = self.scales.names
         if layout != "rows":
-            if block_scales is None:
+            if scales is None:
                 raise ValueError(
-                    f"Linear: layout is that of block_scales, which is not given, got {layout!r}; "
+                    f"Linear: layout is that of scales, which is not given, got {layout!r}; "
                     "leave layout out"
                 )
             constants["layout"] = layout
         super().__init__(store, **constants)
-        if self.block_scales is not None:
-            self._add_scales(self.block_scales.names)
+        if self.scales is not None:
+            self._add_scales(self.scales.names)
             return
         self._bias = _leading_bias(self.store)
         if self._bias is not None:
@@ -199,7 +203,7 @@ class Linear(SingleProduct):
         for name in names:
             if name in self.slots or name in self.outputs:
                 raise ValueError(
-                    f"Linear: block_scales={names!r} names an operand or a result of the STORE; "
+                    f"Linear: scales={names!r} names an operand or a result of the STORE; "
                     f"choose another name than {name!r}"
                 )
         self.operands += tuple(Operand(name, Role.VALUE) for name in names)
@@ -241,44 +245,44 @@ class Linear(SingleProduct):
     def called_with(self) -> list[tuple[str, int]]:
         """The operands of a call, each with the flags of what it may be given."""
         kinds = super().called_with
-        if self.block_scales is None:
+        if self.scales is None:
             return kinds
-        return [*kinds, *((name, _runtime.SLOT_TENSOR) for name in self.block_scales.names)]
+        return [*kinds, *((name, _runtime.SLOT_TENSOR) for name in self.scales.names)]
 
-    # ------------------------------------------------------------------------- scales along K
+    # ------------------------------------------------------------------------- factors with scales
 
     @property
     def undifferentiated(self) -> frozenset[str]:
         """The operands that have no gradient beside those of the STORE that have none."""
-        return frozenset(() if self.block_scales is None else self.block_scales.names)
+        return frozenset(() if self.scales is None else self.scales.names)
 
     def with_rows(self, arguments: Mapping[str, Any]) -> tuple[Linear, dict[str, Any]]:
         """The op whose scales of x lie in rows, and its operands, for a call of this one's."""
-        if self.block_scales is None or self.block_scales.layout == "rows":
+        if self.scales is None or self.scales.layout == "rows":
             return self, {**arguments}
-        name = self.block_scales.names[0]
+        name = self.scales.names[0]
         turned = {**arguments, name: arguments[name].movedim(0, -1)}
-        return Linear(self.store, block_scales=self.block_scales.names), turned
+        return Linear(self.store, scales=self.scales.names), turned
 
     def implementation(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> _runtime.Plan | _runtime.Delegate:
         """What runs all calls like this one, whose factors have been checked."""
-        if self.block_scales is None:
+        if self.scales is None:
             return super().implementation(first, second, arguments)
         self._split(first, second, arguments)
         return _runtime.Delegate(self._run_scaled)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
-        if self.block_scales is None:
+        if self.scales is None:
             return super().run(first, second, arguments)
         self._split(first, second, arguments)
         return self._run_scaled(first, second, **arguments)
 
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
-        if self.block_scales is None:
+        if self.scales is None:
             return super().run_unfused(first, second, arguments)
         self._split(first, second, arguments)
         return self._run_scaled(first, second, "unfused", **arguments)
@@ -287,35 +291,36 @@ class Linear(SingleProduct):
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The scales of a call, checked, and its other arguments."""
-        assert self.block_scales is not None
+        assert self.scales is not None
         self.check_names(arguments)
-        of_x, of_w, rest = self.block_scales.taken(arguments)
-        self.block_scales.check(self.name, first, second, of_x, of_w)
+        of_x, of_w, rest = self.scales.taken(arguments)
+        self.scales.check(self.name, first, second, of_x, of_w)
         return of_x, of_w, rest
 
     def _run_scaled(
         self, first: Tensor, second: Tensor, way: str = "__call__", /, **arguments: Any
     ) -> Any:
-        """Run a call with scales along K by a product and a kernel of the functors."""
-        assert self.block_scales is not None
-        of_x, of_w, rest = self.block_scales.taken(arguments)
-        z = self.block_scales.product(first, second, of_x, of_w)
+        """Run a call with scales by a product and a kernel of the functors."""
+        assert self.scales is not None
+        of_x, of_w, rest = self.scales.taken(arguments)
+        z = self.scales.product(first, second, of_x, of_w)
         return z if self.alone(first, rest) else self.run_store(self.epilogue, z, rest, way)
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
     ) -> ProductExplanation:
-        """As `SingleProduct.explain`; scales along K are among the tensors that are read.
+        """As `SingleProduct.explain`; scales are among the tensors that are read.
 
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        if self.block_scales is None:
+        if self.scales is None:
             return super().explain(first, second, **arguments)
         first, second = self.given((first, second), arguments)
         of_x, of_w, rest = self._split(first, second, arguments)
-        scales = dict(zip(self.block_scales.names, (of_x, of_w), strict=True))
-        return with_block_scales(self, first, second, rest, scales, torch_scales(first, second))
+        scales = dict(zip(self.scales.names, (of_x, of_w), strict=True))
+        by_torch = self.scales.by_torch(first, second, of_x, of_w)
+        return with_scales(self, first, second, rest, scales, by_torch)
 
 
 def _leading_bias(chain: Sequence[Functor]) -> str | None:

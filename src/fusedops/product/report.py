@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         ) -> Any: ...
 
 
-__all__ = ["explain_layers", "explain_product", "with_block_scales"]
+__all__ = ["explain_layers", "explain_product", "with_scales"]
 
 
 def explain_product(
@@ -147,7 +147,7 @@ def explain_product(
     )
 
 
-def with_block_scales(
+def with_scales(
     op: OfOneProduct,
     first: Tensor,
     second: Tensor,
@@ -155,7 +155,7 @@ def with_block_scales(
     scales: Mapping[str, Tensor],
     by_torch: bool,
 ) -> ProductExplanation:
-    """Explain a call whose factors and scales along K have been checked; nothing is computed.
+    """Explain a call whose factors and scales have been checked; nothing is computed.
 
     Args:
         op: The op.
@@ -168,9 +168,9 @@ def with_block_scales(
     told = explain_product(op, first, second, arguments)
     bars = tuple(Bar(name, read=one.nbytes) for name, one in scales.items())
     names = " and ".join(scales)
-    note = f"torch._scaled_mm multiplies with {names}, of blocks along K"
+    note = f"torch._scaled_mm multiplies with {names}"
     if not by_torch:
-        note = f"both factors are multiplied by {names} in float32 first, of blocks along K"
+        note = f"both factors are multiplied by {names} in float32 first"
     return dataclasses.replace(
         told,
         bytes=told.bytes + sum(one.read for one in bars),

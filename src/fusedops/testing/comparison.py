@@ -215,8 +215,8 @@ def _cases(
         narrower["no rows"] = {rows[0]: 0}
     for name, sizes in narrower.items():
         whole = inputs[1:]
-        if isinstance(op, Linear) and op.block_scales is not None:
-            whole += op.block_scales.names[1:]
+        if isinstance(op, Linear) and op.scales is not None:
+            whole += op.scales.names[1:]
         made = narrowed(given, shape, sizes, chain.tables, whole)
         for key in chain.row_roles if bound is not None else ():
             if made[key].is_floating_point():
@@ -304,9 +304,9 @@ def truth(
     added = None if operand is None else given[operand].detach()
     eight_bits = of_eight_bits(first)
     dtype = torch.bfloat16 if eight_bits else first.dtype
-    if isinstance(op, Linear) and op.block_scales is not None:
-        of_x, of_w, arguments = op.block_scales.taken(arguments)
-        first, second = op.block_scales.dequantised(first, second, of_x, of_w, torch.float64)
+    if isinstance(op, Linear) and op.scales is not None:
+        of_x, of_w, arguments = op.scales.taken(arguments)
+        first, second = op.scales.dequantised(first, second, of_x, of_w, torch.float64)
     value, spread = expected_product(op.product, first, second, added, eight_bits)
     if added is not None and op.has_added is not None:  # else the STORE as declared adds it
         value = value + added.double()

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Products of two factors of 8 bits with scales along K: one for each 128 columns of a factor.
+"""Products of two factors of 8 bits and their scales: one a row, or one for each 128 columns.
 
-Such scales do not commute with the product, so no functor after it can apply them. torch's product
-does where cuBLAS has it; elsewhere the factors are multiplied by their scales first, in float32.
+torch's product applies them where cuBLAS or CUTLASS does; elsewhere the factors are multiplied by
+their scales first, in float32. Scales of 128 columns do not commute with the product, so no functor
+after it could apply them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors.fields import check_name
 from fusedops.product.factors import of_eight_bits, rows_of, wants_gradient
 
-__all__ = ["BLOCK", "BlockScales"]
+__all__ = ["BLOCK", "FactorScales"]
 
 #: The columns of a factor that one scale is of, and the rows of w, where a scale is of several.
 BLOCK = 128
@@ -30,7 +31,7 @@ _LAYOUTS = ("rows", "columns")
 _STEP = 4
 
 
-class BlockScales:
+class FactorScales:
     """The scales that a `Linear` is declared with: what operands they are, and how those of x lie.
 
     Args:
@@ -46,14 +47,14 @@ class BlockScales:
         kind = type(op).__name__
         if not isinstance(names, (tuple, list)) or len(names) != 2:
             raise TypeError(
-                f"{kind}: block_scales names two operands, the scales of x and of w, got "
-                f"{shortened(names)}; write block_scales=('x_scales', 'w_scales'), say"
+                f"{kind}: scales names two operands, the scales of x and of w, got "
+                f"{shortened(names)}; write scales=('x_scales', 'w_scales'), say"
             )
         for name in names:
-            check_name(op, "block_scales", name)
+            check_name(op, "scales", name)
         if names[0] == names[1] or {*names} & {"x", "w"}:
             raise ValueError(
-                f"{kind}: block_scales must be two names that differ from one another and from x "
+                f"{kind}: scales must be two names that differ from one another and from x "
                 f"and w, got {shortened(names)}"
             )
         if layout not in _LAYOUTS:
@@ -73,24 +74,22 @@ class BlockScales:
         """Raise TypeError, ValueError or UnsupportedError unless the scales fit the factors."""
         if not of_eight_bits(x):
             raise TypeError(
-                f"{op}: x must be float8, as block_scales is given, got {x.dtype}; quantise it "
-                f"with fusedops.DynamicQuantize(torch.float8_e4m3fn, per={BLOCK})"
+                f"{op}: x must be float8, as scales={self.names!r} is declared, got {x.dtype}; "
+                f"quantise it with fusedops.DynamicQuantize(torch.float8_e4m3fn, per={BLOCK})"
             )
-        across = math.ceil(x.shape[-1] / BLOCK)
-        rows = tuple(x.shape[:-1])
-        wanted_x = (*rows, across) if self.layout == "rows" else (across, *rows)
-        n, down = w.shape[0], math.ceil(w.shape[0] / BLOCK)
-        wanted_w = ((down, across), (n, across))
-        for name, value, wanted, what in (
-            (self.names[0], of_x, (wanted_x,), f"a scale for each row and {BLOCK} columns of x"),
-            (
-                self.names[1],
-                of_w,
-                wanted_w,
-                f"a scale for each {BLOCK} x {BLOCK} or 1 x {BLOCK} of w",
-            ),
-        ):
-            self._check_one(op, name, value, x, wanted, what)
+        rows, across, n = tuple(x.shape[:-1]), math.ceil(x.shape[-1] / BLOCK), w.shape[0]
+        last = self.layout == "rows"
+        shapes = [(*rows, count) if last else (count, *rows) for count in (1, across)]
+        what = f"a scale for each row of x, or for {BLOCK} of its columns"
+        self._check_one(op, self.names[0], of_x, x, shapes, what)
+        whole = of_x.shape[-1 if last else 0] == 1
+        shapes = [(n, 1)] if whole else []
+        if not whole or across == 1:
+            shapes += [(math.ceil(n / BLOCK), across), (n, across)]
+        what = f"a scale for each {BLOCK} x {BLOCK} or 1 x {BLOCK} of w"
+        if whole:
+            what = f"a scale for each row of w, as {self.names[0]} has one for each of x"
+        self._check_one(op, self.names[1], of_w, x, shapes, what)
 
     def _check_one(self, op: str, name: str, value: Any, x: Tensor, wanted: Any, what: str) -> None:
         if not isinstance(value, Tensor) or value.dtype is not torch.float32:
@@ -106,7 +105,7 @@ class BlockScales:
             )
         if tuple(value.shape) not in wanted:
             cure = ""
-            if name == self.names[0]:
+            if name == self.names[0] and value.dim() == x.dim():
                 other = "columns" if self.layout == "rows" else "rows"
                 cure = f"; scales that lie otherwise are declared with layout={other!r}"
             raise ValueError(
@@ -135,7 +134,7 @@ class BlockScales:
 
     def product(self, x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
         """The product of what both factors stand for, in bfloat16."""
-        if torch_scales(x, w):
+        if self.by_torch(x, w, of_x, of_w):
             z = _by_torch(rows_of(x), w, self.of_rows(x, of_x), of_w)
             return z.view(*x.shape[:-1], w.shape[0])
         # Autocast would multiply in 16 bits.
@@ -143,45 +142,60 @@ class BlockScales:
             a, b = self.dequantised(x, w, of_x, of_w)
             return (a @ b.t()).to(torch.bfloat16)
 
+    def by_torch(self, x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> bool:
+        """Whether torch's product takes these factors and scales."""
+        of_rows = of_x.shape[-1 if self.layout == "rows" else 0] == 1
+        return torch_scales(x, w, of_rows and of_w.shape[0] == w.shape[0])
 
-def torch_scales(x: Tensor, w: Tensor) -> bool:
-    """Whether torch's product takes these factors with scales of blocks.
 
-    It is cuBLAS's, which has it on sm_90 from CUDA 12.9 on.
+def torch_scales(x: Tensor, w: Tensor, of_rows: bool) -> bool:
+    """Whether torch's product takes these factors with scales of rows, or else of blocks.
+
+    With scales of rows it is CUTLASS's or cuBLAS's, from sm_89 on. With those of blocks it is
+    cuBLAS's, which has it on sm_90 from CUDA 12.9 on.
     """
-    if not x.is_cuda or not x.dtype is w.dtype is torch.float8_e4m3fn:
+    if not x.is_cuda or not x.dtype is w.dtype is torch.float8_e4m3fn or x.numel() == 0:
         return False
-    if x.numel() == 0 or x.shape[-1] % BLOCK or w.shape[0] % BLOCK:
+    step = 16 if of_rows else BLOCK
+    if x.shape[-1] % step or w.shape[0] % step or w.numel() == 0:
         return False
     if not x.is_contiguous() or not w.is_contiguous():
         return False
+    capability = torch.cuda.get_device_capability(x.device)
+    if of_rows:
+        return capability >= (8, 9)
     version = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2]))
-    return version >= (12, 9) and torch.cuda.get_device_capability(x.device) == (9, 0)
+    return version >= (12, 9) and capability == (9, 0)
 
 
 def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
-    """The product by ``torch._scaled_mm``, whose scales lie as cuBLAS wants them.
+    """The product by ``torch._scaled_mm``, with scales as it wants them.
 
-    Those of x along the rows, and so do those of w for each of its rows. Those of 128 x 128 lie
-    along K, where rows begin at multiples of `_STEP`. The rows of x are a multiple of `_STEP`.
+    Those of blocks lie along the rows, of x and of w, for each of its rows. Those of 128 x 128 lie
+    along K, where rows begin at multiples of `_STEP`. The rows of x are a multiple of `_STEP` then.
     """
+    half = torch.bfloat16
+    if of_x.shape[1] == 1 and of_w.shape[0] == w.shape[0]:
+        first, second = of_x.contiguous(), of_w.contiguous().t()
+        return torch._scaled_mm(x, w.t(), scale_a=first, scale_b=second, out_dtype=half)
     rows, odd = x.shape[0], -x.shape[0] % _STEP
     if odd:
         x = functional.pad(x.view(torch.uint8), (0, 0, 0, odd)).view(x.dtype)
         of_x = functional.pad(of_x, (0, 0, 0, odd))
-    of_x = of_x.t().contiguous().t()
+    first = of_x.t().contiguous().t()
     if of_w.shape[0] == w.shape[0]:
-        of_w = of_w.t().contiguous()
+        second = of_w.t().contiguous()
     else:
         across = of_w.shape[1]
-        short = -across % _STEP
-        of_w = functional.pad(of_w, (0, short))[:, :across].t() if short else of_w.contiguous().t()
-    z = torch._scaled_mm(x, w.t(), scale_a=of_x, scale_b=of_w, out_dtype=torch.bfloat16)
+        second = functional.pad(of_w, (0, -across % _STEP)).contiguous()[:, :across].t()
+    z = torch._scaled_mm(x, w.t(), scale_a=first, scale_b=second, out_dtype=half)
     return z[:rows] if odd else z
 
 
 def _spread(scales: Tensor, shape: torch.Size) -> Tensor:
-    """The scale of each element of a matrix."""
+    """The scales of a matrix, in a shape that broadcasts against it."""
     rows, columns = shape
-    wide = scales.repeat_interleave(BLOCK, 1)[:, :columns]
+    wide = scales
+    if scales.shape[1] > 1:
+        wide = scales.repeat_interleave(BLOCK, 1)[:, :columns]
     return wide if scales.shape[0] == rows else wide.repeat_interleave(BLOCK, 0)[:rows]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linear of factors of 8 bits with scales along K: by torch's product, or dequantised."""
+"""Linear of factors of 8 bits with their scales: by torch's product, or dequantised."""
 
 import pickle
 
@@ -9,25 +9,25 @@ import torch
 from cases import poisoned, randn
 
 import fusedops as fo
-from fusedops.product import block_scales
+from fusedops.product import factor_scales
 from fusedops.testing import check
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 NAMES = ("sx", "sw")
-OP = fo.Linear(block_scales=NAMES)
+OP = fo.Linear(scales=NAMES)
 LATER = (((36, 512), 256), ((7, 128), 128), ((2, 640), 48))
 BY_BLOCK = fo.Map(store=[fo.DynamicQuantize(E4M3, per=128)])
 
 
-def factors(device, shape, outputs, square=True, kind=E4M3):
-    """Factors, scales of x in rows, and those of w for squares or for its rows."""
+def factors(device, shape, outputs, of="squares", kind=E4M3):
+    """Factors, and scales: of rows, of blocks of rows, or those of w of 128 x 128."""
     x, w = randn(*shape, device=device), randn(outputs, shape[-1], device=device, seed=1)
     w *= torch.linspace(0.1, 3, w.numel(), device=device).view(w.shape)
-    a, sx = fo.Map(store=[fo.DynamicQuantize(kind, per=128)])(x)
-    b, sw = BY_BLOCK(w)
-    if square:
-        across = [rows.amax(0) for rows in sw.split(128)]
-        sw = torch.stack(across)
+    per = "row" if of == "rows" else 128
+    a, sx = fo.Map(store=[fo.DynamicQuantize(kind, per=per)])(x)
+    b, sw = fo.Map(store=[fo.DynamicQuantize(E4M3, per=per)])(w)
+    if of == "squares":
+        sw = torch.stack([rows.amax(0) for rows in sw.split(128)])
         wide = sw.repeat_interleave(128, 0)[:outputs].repeat_interleave(128, 1)[:, : w.shape[1]]
         b = (w / wide).to(E4M3)
     return a, b, {"sx": sx, "sw": sw}
@@ -39,7 +39,9 @@ def exact(a, b, sx, sw):
     sx, sw = sx.double(), sw.double()
     if len(sw) != len(b):
         sw = sw.repeat_interleave(128, 0)[: len(b)]
-    for block in range(sx.shape[-1]):
+    blocks = -(-a.shape[-1] // 128)
+    sx, sw = sx.expand(*sx.shape[:-1], blocks), sw.expand(len(b), blocks)
+    for block in range(blocks):
         columns = slice(128 * block, 128 * (block + 1))
         left, right = a[..., columns].double(), b[:, columns].double()
         scale = sx[..., block, None] * sw[:, block]
@@ -56,7 +58,7 @@ def assert_near(y, value, size):
     assert ((y.double() - value).abs() <= off).all()
 
 
-@pytest.mark.parametrize("square", [True, False])
+@pytest.mark.parametrize("of", ["squares", "blocks", "rows"])
 @pytest.mark.parametrize(
     ("shape", "outputs"),
     [
@@ -64,23 +66,23 @@ def assert_near(y, value, size):
         *(pytest.param(*one, marks=pytest.mark.thorough) for one in LATER),
     ],
 )
-def test_by_definition(device, shape, outputs, square):
-    a, b, scales = factors(device, shape, outputs, square)
+def test_by_definition(device, shape, outputs, of):
+    a, b, scales = factors(device, shape, outputs, of)
     want = exact(a, b, **scales)
     assert_near(OP(a, b, **scales), *want)
     assert_near(OP.unfused(a, b, **scales), *want)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "layout"), [(E4M3, "rows"), (E5M2, "columns")])
-def test_within_the_bound(device, kind, layout):
-    a, b, given = factors(device, (12, 384), 128, kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "layout", "of"), [(E4M3, "rows", "squares"), (E5M2, "columns", "rows")]
+)
+def test_within_the_bound(device, kind, layout, of):
+    a, b, given = factors(device, (12, 384), 128, of, kind)
     if layout == "columns":
         given["sx"] = given["sx"].t().contiguous()
     bias, residual = randn(128, device=device, seed=2), randn(12, 128, device=device, seed=3)
-    op = fo.Linear(
-        store=[fo.Bias("b"), fo.GELU(), fo.Residual("r")], block_scales=NAMES, layout=layout
-    )
+    op = fo.Linear(store=[fo.Bias("b"), fo.GELU(), fo.Residual("r")], scales=NAMES, layout=layout)
     assert check(op, a, b, **given, b=bias, r=residual).passed
 
 
@@ -90,10 +92,13 @@ def test_ways_of_one_product(device):
     sx, sw = given["sx"], given["sw"]
     wide = torch.full((36, 512), 1.0, device=device).to(E4M3)
     wide[:, ::2] = a
-    columns = fo.Linear(block_scales=NAMES, layout="columns")
+    columns = fo.Linear(scales=NAMES, layout="columns")
     want = OP(a, b, **given)
     assert torch.equal(columns(a, b, sx=sx.t().contiguous(), sw=sw), want)
     assert torch.equal(columns(a, b, sx=sx.t(), sw=sw), want)
+    rows = factors(device, (36, 256), 128, "rows")
+    turned = rows[2]["sx"].t().contiguous()
+    assert torch.equal(columns(*rows[:2], sx=turned, sw=rows[2]["sw"]), OP(*rows[:2], **rows[2]))
     every = sw.repeat_interleave(128, 0)
     assert_near(OP(a, b, sx=sx, sw=every), *exact(a, b, **given))
     for x, of_x in (
@@ -127,11 +132,11 @@ def test_one_product_makes_the_factor_of_the_next(device):
     a, b, given = factors(device, (32, 256), 384)
     _, d, further = factors(device, (32, 384), 128)
     first = fo.Linear(
-        store=[fo.SiLU(), fo.DynamicQuantize(E4M3, per=128, layout="columns")], block_scales=NAMES
+        store=[fo.SiLU(), fo.DynamicQuantize(E4M3, per=128, layout="columns")], scales=NAMES
     )
-    second = fo.Linear(block_scales=NAMES, layout="columns")
+    second = fo.Linear(scales=NAMES, layout="columns")
     h, scales = first(a, b, **given)
-    plain = fo.Linear(store=[fo.SiLU()], block_scales=NAMES)(a, b, **given, dtype=torch.float32)
+    plain = fo.Linear(store=[fo.SiLU()], scales=NAMES)(a, b, **given, dtype=torch.float32)
     want, known = BY_BLOCK(plain)
     assert torch.equal(h.view(torch.uint8), want.view(torch.uint8))
     assert torch.equal(scales.t(), known)
@@ -142,7 +147,7 @@ def test_one_product_makes_the_factor_of_the_next(device):
 def test_gradients_and_reports(device):
     """Operands of the STORE have theirs; factors and scales have none."""
     a, b, given = factors(device, (4, 256), 16)
-    op = fo.Linear(store=[fo.Bias("b"), fo.SiLU()], block_scales=NAMES)
+    op = fo.Linear(store=[fo.Bias("b"), fo.SiLU()], scales=NAMES)
     bias = randn(16, device=device, seed=2).requires_grad_()
     upstream = randn(4, 16, device=device, dtype=torch.bfloat16, seed=5)
     (found,) = torch.autograd.grad(op(a, b, **given, b=bias), bias, upstream)
@@ -157,10 +162,10 @@ def test_gradients_and_reports(device):
 
 
 def test_it_is_a_value():
-    op = fo.Linear(store=[fo.SiLU()], block_scales=NAMES, layout="columns")
+    op = fo.Linear(store=[fo.SiLU()], scales=NAMES, layout="columns")
     assert pickle.loads(pickle.dumps(op)) == op
-    assert repr(op) == "Linear(store=[SiLU()], block_scales=('sx', 'sw'), layout='columns')"
-    assert op != fo.Linear(store=[fo.SiLU()], block_scales=NAMES)
+    assert repr(op) == "Linear(store=[SiLU()], scales=('sx', 'sw'), layout='columns')"
+    assert op != fo.Linear(store=[fo.SiLU()], scales=NAMES)
     assert op != fo.Linear(store=[fo.SiLU()])
     assert repr(fo.Linear()) == "Linear()"
 
@@ -168,7 +173,7 @@ def test_it_is_a_value():
 @pytest.mark.thorough
 def test_in_compiled_code(device):
     a, b, given = factors(device, (36, 256), 128)
-    op = fo.Linear(store=[fo.Bias("b"), fo.GELU()], block_scales=NAMES)
+    op = fo.Linear(store=[fo.Bias("b"), fo.GELU()], scales=NAMES)
     given["b"] = randn(128, device=device, seed=2)
     compiled = torch.compile(
         lambda x, w, **given: op(x, w, **given), fullgraph=True, backend="aot_eager"
@@ -193,16 +198,21 @@ REFUSED = {
     "columns": (
         called(sx=torch.ones(2, 4)),
         ValueError,
-        r"sx must have shape \(4, 2\).*layout='columns'",
+        r"sx must have shape \(4, 1\) or \(4, 2\).*layout='columns'",
     ),
     "rows": (
-        called(fo.Linear(block_scales=NAMES, layout="columns")),
+        called(fo.Linear(scales=NAMES, layout="columns")),
         ValueError,
-        r"sx must have shape \(2, 4\).*layout='rows'",
+        r"sx must have shape \(1, 4\) or \(2, 4\).*layout='rows'",
     ),
     "of w": (called(sw=torch.ones(2, 3)), ValueError, r"sw must have .* \(2, 2\) or \(130, 2\)"),
-    "of rows": (called(sx=torch.ones(4, 1)), ValueError, r"sx must have shape \(4, 2\)"),
-    "of halves": (called(kind=torch.half), TypeError, "x must be float8, as block_scales"),
+    "of rows and blocks": (
+        called(sx=torch.ones(4, 1)),
+        ValueError,
+        r"sw must have shape \(130, 1\).*row of w, as sx has one",
+    ),
+    "of blocks and rows": (called(sw=torch.ones(130, 1)), ValueError, r"sw must have shape \(2, 2"),
+    "of halves": (called(kind=torch.half), TypeError, "x must be float8, as scales"),
     "a number": (called(sw=1.0), TypeError, "sw must be"),
     "a dtype": (called(sx=torch.ones(4, 2).double()), TypeError, "sx must be a tensor of"),
     "missing": (called(sw=None), TypeError, "'sw' is missing"),
@@ -213,12 +223,12 @@ REFUSED = {
         fo.UnsupportedError,
         r"call sw\.detach\(\)",
     ),
-    "one name": (declared(block_scales=("a",)), TypeError, "names two operands"),
-    "one name twice": (declared(block_scales=("a", "a")), ValueError, "differ from one another"),
-    "a factor": (declared(block_scales=("x", "a")), ValueError, "from x and w"),
-    "no name": (declared(block_scales=("a b", "a")), ValueError, "usable as a keyword"),
-    "taken": (declared(fo.Bias("a"), block_scales=("a", "b")), ValueError, "than 'a'"),
-    "no layout": (declared(block_scales=("a", "b"), layout="tiles"), ValueError, "'rows', 'col"),
+    "one name": (declared(scales=("a",)), TypeError, "names two operands"),
+    "one name twice": (declared(scales=("a", "a")), ValueError, "differ from one another"),
+    "a factor": (declared(scales=("x", "a")), ValueError, "from x and w"),
+    "no name": (declared(scales=("a b", "a")), ValueError, "usable as a keyword"),
+    "taken": (declared(fo.Bias("a"), scales=("a", "b")), ValueError, "than 'a'"),
+    "no layout": (declared(scales=("a", "b"), layout="tiles"), ValueError, "'rows', 'col"),
     "a layout alone": (declared(layout="columns"), ValueError, "leave layout out"),
 }
 
@@ -231,24 +241,25 @@ def test_refusals(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("square", [True, False])
+@pytest.mark.parametrize("of", ["squares", "blocks", "rows"])
 @pytest.mark.parametrize("shape", [(64, 512), (6, 384), (1, 128), (36, 640)])
-def test_torch_multiplies_with_them(monkeypatch, shape, square):
+def test_torch_multiplies_with_them(monkeypatch, shape, of):
     """The product by torch and that of dequantised factors, with any rows and blocks."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("torch multiplies with scales of blocks on sm_90")
-    a, b, given = factors("cuda", shape, 256, square)
-    assert block_scales.torch_scales(a, b)
+    capability = torch.cuda.get_device_capability()
+    if capability < (8, 9) or (of != "rows" and capability != (9, 0)):
+        pytest.skip("torch has no such product here")
+    a, b, given = factors("cuda", shape, 256, of)
+    assert OP.scales.by_torch(a, b, **given)
     want = exact(a, b, **given)
     assert_near(OP(a, b, **given), *want)
-    monkeypatch.setattr(block_scales, "torch_scales", lambda x, w: False)
+    monkeypatch.setattr(factor_scales, "torch_scales", lambda x, w, of_rows: False)
     assert_near(OP(a, b, **given), *want)
 
 
 @pytest.mark.gpu
 def test_in_a_graph():
     a, b, given = factors("cuda", (64, 384), 256)
-    op = fo.Linear(store=[fo.SiLU()], block_scales=NAMES)
+    op = fo.Linear(store=[fo.SiLU()], scales=NAMES)
     want = op(a, b, **given)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
