@@ -481,6 +481,26 @@ def test_compiles_without_spills(arch, columns, per):
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log, log
 
 
+@pytest.mark.parametrize(
+    ("store", "short"),
+    [
+        ([fo.DynamicQuantize(E4M3)], True),
+        ([fo.Tap("v"), fo.DynamicQuantize(E4M3)], False),
+        ([fo.DynamicQuantize(E4M3, gradient="straight_through")], False),
+        ([fo.Quantize("s", E4M3)], True),
+        ([fo.Quantize("s", E4M3, amax="amax")], False),
+        ([], False),
+    ],
+)
+def test_functions_of_few_instructions(store, short):
+    """In kernels that write nothing that would show the difference."""
+    op = fo.Map(load=[fo.Gate("h", "silu")], store=store)
+    x = torch.empty(8, 64)
+    bound = bind(op, x, {key: 1.0 if key == "s" else x for key in op.slots}, {})
+    source = forward.describe(bound, Target.named("sm_90")).variant.source
+    assert source.startswith("#define FUSEDOPS_ROUNDED_ARGUMENTS") is short
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("columns", [40, 1025, 5000, 30000])
 def test_from_cpp(device, columns):

@@ -16,7 +16,7 @@ import torch
 from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
-from fusedops.generate.product import product_source
+from fusedops.generate.product import SHORT, product_source
 from fusedops.generate.source import Member, Text, cuda_source, host_source
 from fusedops.jit.lock import guard
 from fusedops.schedule.architectures import ProductTiling
@@ -107,7 +107,19 @@ class Variant(NamedTuple):
             return product_source(
                 self.entry, self.members, self.words, self.tile, headers, definitions
             )
-        return cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
+        text = cuda_source(self.entry, self.members, self.words, self.tile, headers, definitions)
+        return text._replace(macros=(SHORT,)) if self._rounds_most() else text
+
+    def _rounds_most(self) -> bool:
+        """Whether all that the kernel writes has 8 bits or less, but for the scales of these.
+
+        Then functions of few instructions do, whose errors the rounding hides.
+        """
+        last = self.store[-1] if self.store else None
+        if self.entry != "forward" or last is None or last.quantizes is None or last.maximum:
+            return False
+        further = any(one.saves or one.taps for one in (*self.load, *self.store))
+        return not further and any(one.cpp == "NoStatistics" for one in self.members)
 
     @property
     def loaded(self) -> _runtime.Kernel | None:
