@@ -66,6 +66,14 @@ WANTED = (
         "fo.RMSNorm(store=[fo.Affine('weight', None), fo.DynamicQuantize(dtype, per=128)])",
     ),
     Wanted(
+        ("Float8Linear", "FP8Linear", "scaled_mm", "ScaledLinear"),
+        "it is a Linear of factors of 8 bits, whose scales are operands",
+        "fusedops.Linear(store=[fusedops.Bias('b')], scales=('x_scales', 'w_scales'))",
+        "a product of 8 bits, with their scales",
+        "how-to/results-of-8-bits.md",
+        "fo.Linear(store=[fo.Bias('b')], scales=('x_scales', 'w_scales'))",
+    ),
+    Wanted(
         ("patch_model", "AutoLigerKernelForCausalLM", "apply_liger_kernel"),
         "it is one call for a model of any kind",
         "fusedops.patch(model)",

@@ -26,9 +26,10 @@ __all__ = ["BLOCK", "FactorScales"]
 #: The columns of a factor that one scale is of, and the rows of w, where a scale is of several.
 BLOCK = 128
 _LAYOUTS = ("rows", "columns")
-#: The blocks of K at whose multiples cuBLAS lets the rows of 128x128 scales begin, and the rows of
-#: x and its scales.
+#: What the rows of x, and the columns of 128 x 128 scales, are a multiple of for cuBLAS.
 _STEP = 4
+#: Whether torch was built for CUDA 12.9, or later, whose cuBLAS has products with scales of blocks.
+_HAS_BLOCKS = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2])) >= (12, 9)
 
 
 class FactorScales:
@@ -156,23 +157,20 @@ def torch_scales(x: Tensor, w: Tensor, of_rows: bool) -> bool:
     """
     if not x.is_cuda or not x.dtype is w.dtype is torch.float8_e4m3fn or x.numel() == 0:
         return False
-    step = 16 if of_rows else BLOCK
-    if x.shape[-1] % step or w.shape[0] % step or w.numel() == 0:
+    if x.shape[-1] % 16 or w.shape[0] % 16 or w.numel() == 0:
         return False
     if not x.is_contiguous() or not w.is_contiguous():
         return False
     capability = torch.cuda.get_device_capability(x.device)
-    if of_rows:
-        return capability >= (8, 9)
-    version = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2]))
-    return version >= (12, 9) and capability == (9, 0)
+    return capability >= (8, 9) if of_rows else _HAS_BLOCKS and capability == (9, 0)
 
 
 def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
     """The product by ``torch._scaled_mm``, with scales as it wants them.
 
-    Those of blocks lie along the rows, of x and of w, for each of its rows. Those of 128 x 128 lie
-    along K, where rows begin at multiples of `_STEP`. The rows of x are a multiple of `_STEP` then.
+    Those of blocks lie along the rows, of x and of w. Those of 128 x 128 lie along K, if their
+    columns are a multiple of `_STEP`; cuBLAS reads other ones padded, which torch 2.11 does not
+    know and passes on as they are, so each row of w gets its own then.
     """
     half = torch.bfloat16
     if of_x.shape[1] == 1 and of_w.shape[0] == w.shape[0]:
@@ -183,11 +181,10 @@ def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
         x = functional.pad(x.view(torch.uint8), (0, 0, 0, odd)).view(x.dtype)
         of_x = functional.pad(of_x, (0, 0, 0, odd))
     first = of_x.t().contiguous().t()
-    if of_w.shape[0] == w.shape[0]:
-        second = of_w.t().contiguous()
-    else:
-        across = of_w.shape[1]
-        second = functional.pad(of_w, (0, -across % _STEP)).contiguous()[:, :across].t()
+    if of_w.shape[0] != w.shape[0] and of_w.shape[1] % _STEP:
+        of_w = of_w.repeat_interleave(BLOCK, 0)[: w.shape[0]]
+    of_each_row = of_w.shape[0] == w.shape[0]
+    second = of_w.t().contiguous() if of_each_row else of_w.contiguous().t()
     z = torch._scaled_mm(x, w.t(), scale_a=first, scale_b=second, out_dtype=half)
     return z[:rows] if odd else z
 

@@ -117,10 +117,10 @@ class Linear(SingleProduct):
       (N, ceil(K / 128)).
 
     With ``layout="columns"`` the last dimension of x's scales is the first one. torch multiplies
-    dense factors of float8_e4m3fn with their scales: on GPUs from sm_89 on with those of rows, if K
-    and N are multiples of 16; on sm_90, from CUDA 12.9 on, with those of blocks, if K and N are
-    multiples of 128, and it copies those of x unless they lie in columns. Elsewhere the factors are
-    multiplied by them first, in float32.
+    dense factors of float8_e4m3fn whose K and N are multiples of 16 with their scales: on GPUs from
+    sm_89 on with those of rows; on sm_90, from CUDA 12.9 on, with those of blocks, of which it
+    copies those of x unless they lie in columns. Elsewhere the factors are multiplied by them
+    first, in float32.
 
     Without ``scales`` the product is of the numbers as they are, and rounded: scales of a tensor or
     of rows may be functors of the STORE, ``Scale("x_scale")`` of shape (..., 1) and
