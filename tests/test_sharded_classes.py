@@ -44,13 +44,13 @@ def named(result):
     return {"loss": result} if isinstance(result, torch.Tensor) else result._asdict()
 
 
-def run(call, x, operands, upstream, **options):
+def run(call, x, operands, upstream, ungraded=(), **options):
     """Results, and the gradients of x and of the floating operands."""
     leaves = {"x": x, **operands}
     leaves = {
         name: one.detach().requires_grad_()
         for name, one in leaves.items()
-        if isinstance(one, torch.Tensor) and one.is_floating_point()
+        if isinstance(one, torch.Tensor) and one.is_floating_point() and name not in ungraded
     }
     given = {**operands, **{name: leaves[name] for name in operands if name in leaves}}
     found = named(call(leaves["x"] * 1, **given, **options))
@@ -65,7 +65,7 @@ def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def check(op, x, operands, mesh, placements, spread, *, dim=1, call=None):
+def check(op, x, operands, mesh, placements, spread, *, dim=1, call=None, ungraded=()):
     """A sharded call against float64, as close as roundings of numbers of this size are."""
     wide = {
         k: one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
@@ -77,7 +77,7 @@ def check(op, x, operands, mesh, placements, spread, *, dim=1, call=None):
         for at, (name, one) in enumerate(named(rows).items())
     }
     exactly = {name: one.double() for name, one in upstream.items()}
-    truth, exact = run(op.unfused, x.double(), wide, exactly, dim=dim)
+    truth, exact = run(op.unfused, x.double(), wide, exactly, ungraded, dim=dim)
 
     lie = of_rows(placements, dim)
     dy = {
@@ -90,7 +90,7 @@ def check(op, x, operands, mesh, placements, spread, *, dim=1, call=None):
     }
     sharded = placed(x, mesh, placements)
     with contextlib.nullcontext(Received()) if call else Received() as moved:
-        got, found = run(call or op, sharded, given, dy, dim=dim)
+        got, found = run(call or op, sharded, given, dy, ungraded, dim=dim)
     assert moved.bytes < 1024, f"{op} moves {moved.bytes} bytes"  # a few numbers of 8 rows
     assert found["x"].placements == tuple(placements)
     reach = torch.finfo(x.dtype).eps * 16
@@ -100,7 +100,7 @@ def check(op, x, operands, mesh, placements, spread, *, dim=1, call=None):
     ):
         mine = whole(mine).double()
         known = want.isfinite()
-        assert torch.equal(mine[~known].isnan(), want[~known].isnan()), f"{what} of {op}"
+        torch.testing.assert_close(mine[~known], want[~known], equal_nan=True)
         # The terms are logits, of which some are added, or probabilities times upstream numbers.
         size = want[known].abs().max() + x[x.isfinite()].abs().max()
         error = (mine - want)[known].abs().max()
@@ -195,6 +195,33 @@ def other_targets():
     assert loss.shape == (0,)
 
 
+def soft_targets():
+    """Weights of classes, sharded as logits are, or one for each row; masked classes have none."""
+    mesh = line()
+    x, load = randn(ROWS, 26) * 3, [fo.Mask("m")]
+    mask = randn(ROWS, 26, seed=3) < 0
+    mask[1, :13], mask[2] = True, True
+    p = torch.softmax(randn(ROWS, 26, seed=4), -1)
+    lacks = torch.where(mask, 0.0, p)
+    spread = {"target": [Shard(1)], "m": [Shard(1)]}
+    for reduction in ("none", "mean"):
+        op = fo.CrossEntropy(
+            load, soft=True, reduction=reduction, z_loss=0.01, lse=True, entropy=True
+        )
+        rows = slice(None) if reduction == "none" else slice(5, None)
+        given = {"target": lacks[rows].contiguous(), "m": mask[rows].contiguous()}
+        check(op, x[rows].contiguous(), given, mesh, [Shard(1)], spread, ungraded=("target",))
+    lacks[4] = p[4]  # some weight is on masked classes
+    given = {name: placed(one, mesh, [Shard(1)]) for name, one in (("target", lacks), ("m", mask))}
+    infinite = fo.CrossEntropy(load, soft=True, reduction="none")(
+        placed(x, mesh, [Shard(1)]), **given
+    )
+    assert whole(infinite)[4] == torch.inf
+    row = {"target": p[0].contiguous()}
+    op = fo.CrossEntropy(soft=True, reduction="sum")
+    check(op, x, row, mesh, [Shard(1)], {"target": [Shard(0)]}, ungraded=("target",))
+
+
 def partial_logits():
     """Logits that are still sums over another dimension of the mesh."""
     mesh = columns_mesh()
@@ -215,7 +242,11 @@ def refused():
     share = placed(torch.softmax(randn(ROWS, 26), -1), mesh, [Shard(1)])
     plain = "'target' is a plain tensor"
     for op, operands, said in (
-        (fo.CrossEntropy(soft=True), {"target": share}, "soft=True"),
+        (
+            fo.CrossEntropy(soft=True, label_smoothing=0.1),
+            {"target": share},
+            "label smoothing of a soft target",
+        ),
         (fo.CrossEntropy(correct=True), {"target": target}, "correct=True"),
         (
             fo.CrossEntropy(load=[fo.Mask("m")], label_smoothing=0.1),
@@ -242,7 +273,7 @@ def explained():
 
 @pytest.mark.parametrize(
     "function",
-    [many_places, masked_classes, other_targets, partial_logits, refused, explained],
+    [many_places, masked_classes, other_targets, soft_targets, partial_logits, refused, explained],
     ids=lambda one: one.__name__,
 )
 def test_classes(ranks, function):

@@ -91,14 +91,14 @@ def loss_of_classes(call: OpCall, over: Sequence[int]) -> list[DTensor]:
     local = {name: local_part(one, x) for name, one in operands.items()}
     local.update((name, shortened(local[name], first)) for name in parts.lengths if name in local)
     here, target = x.to_local(), local["target"]
-    classes = here.shape[dim]
     begin = first_index(x.shape, x.placements, x.device_mesh)[dim]
-    local["target"], inside = op.target_of_part(target, begin, classes)
+    local["target"], held = op.target_of_part(target, begin, here.shape, dim)
     given = {name: local[name] for name in parts.part.slots}
     made = run_here(parts.part, here, given, call.dtype, agreed, parts.counted, dim)
     found = dict(zip(parts.part.outputs, made, strict=True))
-    numbers = op.part_of_row(found, inside.squeeze(dim), classes / max(x.shape[dim], 1))
-    return results_of_numbers(op, numbers, target.squeeze(dim), x, x.placements, dim, over)
+    numbers = op.part_of_row(found, held, here.shape[dim] / max(x.shape[dim], 1))
+    labels = target if op.soft else target.squeeze(dim)
+    return results_of_numbers(op, numbers, labels, x, x.placements, dim, over)
 
 
 def results_of_numbers(

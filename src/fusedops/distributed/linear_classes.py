@@ -113,7 +113,10 @@ def local_call(op: Any, x: Any, w: Any, arguments: Mapping[str, Any]) -> LocalCa
     target = local_part(arguments["target"].unsqueeze(-1), like).squeeze(-1)
     here = w.to_local(grad_placements=of_w)
     begin = first_index(w.shape, w.placements, mesh)[0]
-    local["target"], inside = op.whole.rows.target_of_part(target, begin, here.shape[0])
+    wide = target.unsqueeze(-1)
+    shape = (*target.shape, here.shape[0])
+    mine, inside = op.whole.rows.target_of_part(wide, begin, shape, target.dim())
+    local["target"] = mine.squeeze(-1)
     over = [at for at, one in enumerate(lie) if isinstance(one, Shard) and one.dim == last]
     return LocalCall(
         logits, tuple(over), x.to_local(grad_placements=of_x), here, local, target, inside

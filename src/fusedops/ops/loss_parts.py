@@ -9,14 +9,15 @@ m a part, V_m its share of all classes, v_t the logit of the target:
 - v_t is that of the part that has the target;
 - the mean of all logits, for label smoothing, is sum_m V_m mean_m;
 - the entropy is lse - sum_m exp(lse_m - lse) (lse_m - entropy_m), since lse_m - entropy_m is the
-  mean of a part's logits by its softmax.
+  mean of a part's logits by its softmax;
+- with P_m the sum of a part's weights, a soft target's loss is sum_m (loss_m + P_m (lse - lse_m)).
 
 All of it is computed by torch, whose autograd says how much each part's numbers count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ def constants_of_part(constants: Mapping[str, Any]) -> dict[str, Any]:
     """The constants of the op that a part's numbers come from, of those of the whole loss."""
     smooths = constants["label_smoothing"] > 0
     flags = {"lse": True, "log_prob": smooths, "entropy": "entropy" in constants}
+    flags["soft"] = "soft" in constants
     return {
         "ignore_index": _IGNORED,
         "label_smoothing": float(smooths),  # 1: the loss is then lse minus the mean
@@ -87,7 +89,8 @@ class LossOfParts:
     @property
     def row_parts(self) -> RowParts:
         own = constants_of_part(self.constants)
-        said = ["the logarithm of each row's sum", "its target's logit"]
+        said = ["the logarithm of each row's sum"]
+        said += ["its loss", "the sum of its weights"] if self.soft else ["its target's logit"]
         said += ["the mean of its logits"] * (self.constants["label_smoothing"] > 0)
         said += ["its entropy"] * ("entropy" in self.constants)
         return RowParts(len(said), ", ".join(said), scale=False, own=own)
@@ -95,38 +98,57 @@ class LossOfParts:
     @property
     def whole_only(self) -> str:
         """What of the declaration needs all classes of a row in one place; empty for nothing."""
-        if self.soft:
-            return "soft=True"
+        smooths = self.constants["label_smoothing"] > 0
+        if self.soft and smooths:
+            return "label smoothing of a soft target"
         if "correct" in self.constants:
             return "correct=True"
         if self.saves:
             return "a saved stream"
-        if self.masked and self.constants["label_smoothing"] > 0:
+        if self.masked and smooths:
             return "label smoothing over the classes that masks leave"
         return ""
 
-    def target_of_part(self, target: Tensor, first: int, classes: int) -> tuple[Tensor, Tensor]:
-        """The targets of the classes from this one on, and which rows have theirs among them."""
-        ignored = target == self.constants["ignore_index"]
-        return target_of_part(target, ignored, first, classes)
+    def target_of_part(
+        self, target: Tensor, first: int, shape: Sequence[int], dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """The target of a part of the classes, and what it holds of each row's target.
 
-    def part_of_row(self, found: Mapping[str, Tensor], inside: Tensor, share: float) -> Tensor:
+        That is whether the target is among its classes, or the sum of a soft target's weights.
+
+        Args:
+            target: That of all classes, of size 1 along them; a soft one of the part alone.
+            first: The number of the part's first class.
+            shape: That of the part's logits.
+            dim: Their dimension of classes.
+        """
+        if self.soft:
+            double = target.dtype is torch.float64
+            return target, target.expand(shape).sum(dim, dtype=None if double else torch.float32)
+        ignored = target == self.constants["ignore_index"]
+        local, inside = target_of_part(target, ignored, first, shape[dim])
+        return local, inside.squeeze(dim)
+
+    def part_of_row(self, found: Mapping[str, Tensor], held: Tensor, share: float) -> Tensor:
         """The numbers of rows that a rank shares with the others, in a last dimension of their own.
 
         Args:
             found: What the op with the constants `row_parts.own` gives of the rank's classes.
-            inside: Which rows have their target among them.
+            held: What these hold of each row's target (`target_of_part`).
             share: How many of all classes they are, in [0, 1].
         """
-        at = torch.where(inside, value_of_target(found), 0.0)
-        numbers = [found["lse"], at]
+        numbers = [found["lse"]]
+        if self.soft:
+            numbers += [found["loss"], held.to(found["lse"].dtype)]
+        else:
+            numbers.append(torch.where(held, value_of_target(found), 0.0))
         if self.constants["label_smoothing"] > 0:
             numbers.append(mean_of_part(found) * share)
         if "entropy" in self.constants:
             numbers.append(found["entropy"])
         if share == 0:  # of no classes, made of these since all ranks must have the same graph
             nothing = [-torch.inf, *[0.0] * (len(numbers) - 1)]
-            everywhere = torch.ones_like(inside)
+            everywhere = torch.ones_like(held, dtype=torch.bool)
             numbers = [
                 one.masked_fill(everywhere, of_none)
                 for one, of_none in zip(numbers, nothing, strict=True)
@@ -143,6 +165,11 @@ class LossOfParts:
         """
         lse, at, *more = numbers.unbind(-1)
         parts = {"lse": lse.movedim(-1, 0)}
+        if self.soft:
+            of_part, weight, *more = at.movedim(-1, 0), *(one.movedim(-1, 0) for one in more)
+            if more:
+                parts["entropy"] = more[0]
+            return self._joined_weights(parts, of_part, weight)
         mean = more.pop(0).sum(-1) if self.constants["label_smoothing"] > 0 else None
         if more:
             parts["entropy"] = more[0].movedim(-1, 0)
@@ -169,16 +196,36 @@ class LossOfParts:
         ignored = labels == self.constants["ignore_index"]
         known = (labels >= 0) & (labels < classes) & ~ignored
         at = torch.where(known, at, torch.nan)
+        found = self._joined_sums(parts)
+        lse = found["lse"]
+        even = lse if mean is None else lse - mean
+        found["loss"] = torch.where(at == -torch.inf, lse - at, self.loss_of(lse - at, even, lse))
+        found["log_prob"] = at - lse
+        return {name: found[name].masked_fill(ignored, 0.0) for name in self.outputs}
+
+    def _joined_weights(
+        self, parts: Mapping[str, Tensor], loss: Tensor, weight: Tensor
+    ) -> dict[str, Tensor]:
+        """The same of a soft target, with the loss and the sum of weights of each part."""
+        found = self._joined_sums(parts)
+        lse, gone = found["lse"], parts["lse"] == -torch.inf
+        further = (lse - parts["lse"].masked_fill(gone, 0.0)) * weight
+        masked = torch.where(weight == 0, 0.0, torch.inf)  # of a part without classes
+        plain = torch.where(gone, masked, loss + further).sum(0)
+        plain = plain.masked_fill(lse == -torch.inf, torch.nan)
+        found["loss"] = self.loss_of(plain, plain, lse)
+        return {name: found[name] for name in self.outputs}
+
+    def _joined_sums(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What no target has a part in."""
         of_parts = parts["lse"]
         lse = of_parts.logsumexp(0)
-        even = lse if mean is None else lse - mean
-        loss = torch.where(at == -torch.inf, lse - at, self.loss_of(lse - at, even, lse))
-        found = {"loss": loss, "lse": lse, "log_prob": at - lse}
+        found = {"lse": lse}
         if "entropy" in self.constants:
             gone = of_parts == -torch.inf
             inner = (of_parts - parts["entropy"]).masked_fill(gone, 0.0)
             found["entropy"] = lse - ((of_parts - lse).exp() * inner).sum(0)
-        return {name: found[name].masked_fill(ignored, 0.0) for name in self.outputs}
+        return found
 
     def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
         """The loss of a row with label smoothing and z-loss, in torch.

@@ -308,13 +308,19 @@ class CrossEntropy(LossOfParts, RowOp):
 
     def _soft_reference(self, value: Tensor, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         gone = value == -torch.inf
-        lse = torch.logsumexp(value, -1, keepdim=True)
+        empty = gone.all(-1, keepdim=True)
+        lse = torch.logsumexp(value.masked_fill(empty, 0.0), -1, keepdim=True)
+        lse = lse.masked_fill(empty, -torch.inf)
         log_p = (value - lse.masked_fill(lse == -torch.inf, 0.0)).masked_fill(gone, 0.0)
         weighed = torch.where(gone & (p != 0), torch.inf, -p * log_p)
         mean = log_p.sum(-1, keepdim=True) / (~gone).sum(-1, keepdim=True)
         loss = self.loss_of(weighed.sum(-1, keepdim=True), -mean, lse)
         entropy = -(log_p.exp() * log_p).masked_fill(gone, 0.0).sum(-1, keepdim=True)
-        found = {"loss": loss, "lse": lse, "entropy": entropy}
+        found = {
+            "loss": loss.masked_fill(empty, torch.nan),
+            "lse": lse,
+            "entropy": entropy.masked_fill(empty, torch.nan),
+        }
         return value, {name: one[..., 0] for name, one in found.items()}
 
     def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> Mapping[str, Tensor]:
