@@ -184,8 +184,9 @@ def _is_plain_linear(head: Any) -> bool:
 
 
 def _numbers_of(config: Any) -> tuple[Any, ...]:
-    """The numbers of the settings that change logits; None where there is no such setting."""
-    return tuple([getattr(config, name, None) for name in _FORMS])
+    """The numbers of the settings that change logits; None where a setting has none."""
+    found = [getattr(config, name, None) for name in _FORMS]
+    return tuple([one if isinstance(one, (int, float)) else None for one in found])
 
 
 def _stock_loss() -> Any:
