@@ -111,6 +111,36 @@ def test_any_number_of_classes(classes, device):
     verify(*case((9,), 40, classes, torch.float32, device))
 
 
+@pytest.mark.thorough
+def test_opinfo_samples_of_torch(device):
+    """Those with one dimension of classes, which are labels without weights."""
+    pytest.importorskip("expecttest")  # which torch's own samples import
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    infos = [one for one in op_db if one.name == "nn.functional.linear_cross_entropy"]
+    if not infos:
+        pytest.skip(f"torch {torch.__version__} has no linear_cross_entropy")
+    seen = 0
+    for sample in infos[0].sample_inputs(device, torch.float32, requires_grad=True):
+        x, (w, target, *_), options = sample.input, sample.args, dict(sample.kwargs)
+        known = options.keys() <= {"reduction", "ignore_index", "label_smoothing", "linear_bias"}
+        if not known or w.dim() != 2 or target.is_floating_point():
+            continue
+        seen += 1
+        wanted = functional.linear_cross_entropy(x, w, target, **options)
+        bias = options.pop("linear_bias", None)
+        given = {} if bias is None else {"b": bias}
+        op = fo.LinearCrossEntropy([fo.Bias("b")][: len(given)], **options)
+        found = op(x, w, target=target, **given)
+        torch.testing.assert_close(found, wanted)
+        if wanted.isfinite().all():
+            leaves = [x, w, *given.values()]
+            gradients = (torch.autograd.grad(one.sum(), leaves) for one in (found, wanted))
+            for ours, theirs in zip(*gradients, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert seen >= 20
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_reductions(reduction, device):
     x, w, _, target = case((13,), 48, 300, torch.float32, device)

@@ -43,6 +43,10 @@
 //   The logits are read once more. No kernel waits for a whole row, so rows may have any length.
 #pragma once
 
+#include <fusedops/core/config.cuh>
+
+FUSEDOPS_HEADER_BEGINS
+
 #include <fusedops/dispatch/gradient.cuh>
 #include <fusedops/functors.cuh>
 #include <fusedops/op/cross_entropy.cuh>
@@ -176,3 +180,5 @@ template <class Compute, int64_t kIgnored = -100, class LoadT, class Target, cla
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
+
+FUSEDOPS_HEADER_ENDS

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fusedops.bind.operands import FLOATING
-from fusedops.functors import Softcap
+from fusedops.functors import Bias, Functor, Scale, Softcap
 from fusedops.functors.fields import is_finite
 from fusedops.integrations.attention import outermost_models
 from fusedops.integrations.norms import agree, quiet, random
@@ -33,8 +33,12 @@ from fusedops.product import LinearCrossEntropy
 
 __all__ = ["FusedCausalLM", "compute_losses"]
 
-#: What configurations call the number c of ``c * tanh(logits / c)``.
-_CAP = "final_logit_softcapping"
+#: What models do to the logits, by the setting of the configuration that says with which number.
+_FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "final_logit_softcapping": lambda z, number: number * torch.tanh(z / number),
+    "logits_scaling": lambda z, number: z / number,
+    "logit_scale": lambda z, number: z * number,
+}
 _IGNORED = -100
 
 
@@ -48,14 +52,38 @@ class FusedCausalLM(Swapped):
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
-        """A forward; options: the class, the name of its head, and whether logits are capped."""
-        stock, head, capped = options
+        """A forward; options: the class, and the form of the logits, see `_Form`."""
+        stock, *form = options
+        return {"forward": _with_loss(stock.forward, _Form(*form))}
+
+
+class _Form:
+    """How a model makes its logits.
+
+    Attributes:
+        head: The name of the head, a Linear.
+        biased: Whether that has a bias.
+        setting: What is done to its result, a key of `_FORMS`; "" for nothing.
+        seen: The numbers of all settings in the configuration, as the model was recognised.
+    """
+
+    def __init__(self, head: str, biased: bool, setting: str, seen: tuple[Any, ...]) -> None:
+        self.head, self.biased, self.setting, self.seen = head, biased, setting, seen
+        self.numbers: dict[str, float] = {}
+        load: list[Functor] = [Bias("bias")] * biased
+        if setting == "final_logit_softcapping":
+            load.append(Softcap("number"))
+            self.numbers["number"] = seen[0]
+        elif setting:
+            load.append(Scale("number"))
+            number = dict(zip(_FORMS, seen, strict=True))[setting]
+            self.numbers["number"] = number if setting == "logit_scale" else 1 / number
+        self.ops = {}
         for reduction in ("mean", "sum"):
-            key = ("FusedCausalLM", capped, reduction)
+            key = ("FusedCausalLM", biased, type(load[-1]) if load else None, reduction)
             if key not in declared:
-                load = [Softcap("softcap")] if capped else []
                 declared[key] = LinearCrossEntropy(load, reduction=reduction)
-        return {"forward": _with_loss(stock.forward, head, capped)}
+            self.ops[reduction] = declared[key]
 
 
 class _StandIn:
@@ -76,8 +104,8 @@ class _StandIn:
 class _Kept:
     """A head that keeps what it is called with, and the loss of that."""
 
-    def __init__(self, weight: Tensor, cap: float | None) -> None:
-        self.weight, self.cap = weight, cap
+    def __init__(self, linear: nn.Linear, form: _Form) -> None:
+        self.linear, self.form = linear, form
 
     def head(self, hidden: Tensor) -> Tensor:
         self.hidden = hidden
@@ -94,7 +122,7 @@ class _Kept:
         **others: Any,
     ) -> Tensor:
         """As `ForCausalLMLoss` of transformers, of the hidden states in the place of the logits."""
-        x, w = self.hidden, self.weight
+        x, w = self.hidden, self.linear.weight
         if vocab_size != w.shape[0]:
             raise ValueError(
                 f"the loss is over {vocab_size} classes, and the head has {w.shape[0]}; call "
@@ -104,15 +132,17 @@ class _Kept:
             shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         target = shift_labels.reshape(-1).to(x.device)
         reduction = "mean" if num_items_in_batch is None else "sum"
-        op = declared["FusedCausalLM", self.cap is not None, reduction]
-        operands = {} if self.cap is None else {"softcap": self.cap}
+        operands: dict[str, Any] = {**self.form.numbers}
+        if self.form.biased:
+            operands["bias"] = self.linear.bias
+        op = self.form.ops[reduction]
         loss: Tensor = op(x.reshape(-1, x.shape[-1]), w, target=target, **operands).float()
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
-def _with_loss(stock: Callable[..., Any], head: str, capped: bool) -> Callable[..., Any]:
+def _with_loss(stock: Callable[..., Any], form: _Form) -> Callable[..., Any]:
     """A forward that makes no logits in training, and else is the stock one."""
     names = [*inspect.signature(stock).parameters][1:]
     named_loss = _stock_loss()
@@ -123,11 +153,12 @@ def _with_loss(stock: Callable[..., Any], head: str, capped: bool) -> Callable[.
         fits = self.training and asked.get("labels") is not None and _is_plain(self, asked)
         if not fits or self.loss_function is not named_loss:
             return stock(self, *given, **named)
-        weight, cap = _plain_weight(getattr(self, head)), getattr(self.config, _CAP, None)
-        if weight is None or (cap is not None) is not capped:
+        linear = getattr(self, form.head)
+        changed = not _is_plain_linear(linear) or (linear.bias is not None) is not form.biased
+        if changed or _numbers_of(self.config) != form.seen:
             return stock(self, *given, **named)
-        kept = _Kept(weight, cap)
-        stand_in = _StandIn(self, {head: kept.head, "loss_function": kept.loss})
+        kept = _Kept(linear, form)
+        stand_in = _StandIn(self, {form.head: kept.head, "loss_function": kept.loss})
         output = stock(stand_in, *given, **named)
         return type(output)(**{name: one for name, one in output.items() if name != "logits"})
 
@@ -143,13 +174,19 @@ def _is_plain(model: Any, asked: dict[str, Any]) -> bool:
     return bool(isinstance(keep, int) and keep == 0 and named and usual)
 
 
-def _plain_weight(head: Any) -> Tensor | None:
-    """The weight of a head that is a Linear without a bias, which nobody has changed."""
-    if type(head) is not nn.Linear or has_hooks(head) or head.bias is not None:
-        return None
+def _is_plain_linear(head: Any) -> bool:
+    """Whether a head is a Linear that nobody has changed."""
+    if type(head) is not nn.Linear or has_hooks(head):
+        return False
     weight = head.weight
     known = type(weight) is nn.Parameter and weight.device.type in ("cpu", "cuda")
-    return weight if known and weight.dtype in FLOATING else None
+    return known and weight.dtype in FLOATING
+
+
+def _numbers_of(config: Any) -> tuple[Any, ...]:
+    """The numbers of the settings that change logits; None where a setting has none."""
+    found = [getattr(config, name, None) for name in _FORMS]
+    return tuple([one if isinstance(one, (int, float)) else None for one in found])
 
 
 def _stock_loss() -> Any:
@@ -187,8 +224,8 @@ def compute_losses(
             yield name, each, cls, ""
 
 
-def _recognise(model: Any) -> tuple[str, bool] | str:
-    """The name of a model's head and whether its logits are capped, or why it is left."""
+def _recognise(model: Any) -> tuple[str, bool, str, tuple[Any, ...]] | str:
+    """What makes a `_Form`, or why a model is left."""
     cls = type(model)
     names = inspect.signature(cls.forward).parameters
     part = model.get_output_embeddings()
@@ -201,21 +238,33 @@ def _recognise(model: Any) -> tuple[str, bool] | str:
         return "its forward was replaced"
     if model.loss_function is not _stock_loss():
         return "its loss function is not transformers' ForCausalLMLoss"
-    if getattr(part, "bias", None) is not None:
-        return f"its head, {head}, has a bias"
-    if _plain_weight(part) is None:
+    if not _is_plain_linear(part):
         return f"its head, {head}, is no plain torch.nn.Linear: {type(part).__name__}"
-    cap = getattr(model.config, _CAP, None)
-    if cap is not None and not (is_finite(cap) and cap > 0):
-        return f"its {_CAP} is {cap!r}"
-    try:
-        said = _why_it_differs(model, head, part.weight.shape[0], cap)
-    except Exception as error:  # somebody else's code, which may raise anything
-        return f"its forward failed on a probe: {type(error).__name__}"
-    return said or (head, cap is not None)
+    seen = _numbers_of(model.config)
+    said = "its logits are not what its head gives"
+    for setting, number in [("", 1.0), *zip(_FORMS, seen, strict=True)]:
+        if number is None:
+            continue
+        if not (is_finite(number) and number > 0):
+            return f"its {setting} is {number!r}"
+        formula = _FORMS.get(setting, lambda z, number: z)
+        try:
+            why = _why_it_differs(model, head, part.weight.shape[0], formula, number)
+        except Exception as error:  # somebody else's code, which may raise anything
+            return f"its forward failed on a probe: {type(error).__name__}"
+        if not why:
+            return head, part.bias is not None, setting, seen
+        said = why
+    return said
 
 
-def _why_it_differs(model: Any, head: str, classes: int, cap: float | None) -> str:
+def _why_it_differs(
+    model: Any,
+    head: str,
+    classes: int,
+    formula: Callable[[Tensor, float], Tensor],
+    number: float,
+) -> str:
     """Run a forward on given hidden states; say what of it is not the formula."""
     forward = type(model).forward
     base = type(model).base_model_prefix
@@ -227,7 +276,7 @@ def _why_it_differs(model: Any, head: str, classes: int, cap: float | None) -> s
 
     with quiet() as generator:
         ids, labels = torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
-        hidden, z = random(generator, 2, 3, 4), random(generator, 2, 3, 5) * (cap or 1.0)
+        hidden, z = random(generator, 2, 3, 4), random(generator, 2, 3, 5) * number
 
         def run(z: Tensor) -> Tensor:
             calls.clear()
@@ -249,13 +298,10 @@ def _why_it_differs(model: Any, head: str, classes: int, cap: float | None) -> s
                 raise NotImplementedError
             return cast(Tensor, call["logits"])
 
-        def formula(z: Tensor) -> Tensor:
-            return z if cap is None else cap * torch.tanh(z / cap)
-
         with contextlib.suppress(NotImplementedError):
             run(z[..., :0])
-            if not agree(run, formula, [z], {}, generator):
-                return "its logits are not what its head gives, or that capped"
+            if not agree(run, lambda z: formula(z, number), [z], {}, generator):
+                return "its logits are not what its head gives, nor that capped or scaled"
             call = calls[0]
             if call["labels"] is not labels:
                 return "its forward changes the labels"
