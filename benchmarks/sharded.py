@@ -25,6 +25,8 @@ from timing import synchronize
 from torch import Tensor, multiprocessing
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
 from wire import traced
 
 import fusedops as fo
@@ -94,7 +96,7 @@ def _work(rank: int, ranks: int, port: int, device: str, sizes: Measured, found:
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
     here = Ranks(ranks, torch.device(device, rank) if device == "cuda" else torch.device(device))
-    for part in (bandwidths, columns, steps):
+    for part in (bandwidths, columns, losses, steps):
         try:
             for result in part(sizes, here):
                 if rank == 0:
@@ -202,6 +204,45 @@ def columns(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
                     beside=0.0 if call is op else against[at],
                     note=note,
                 )
+
+
+def losses(sizes: Measured, ranks: Ranks) -> Iterator[Result]:
+    """The loss of logits whose classes are sharded, forward with backward, beside gathering them.
+
+    Of torch it is what `loss_parallel` makes of its `cross_entropy`.
+    """
+    mesh = ranks.mesh(ranks.count)
+    rows, words = sizes.words
+    x = _columns_of(rows, words, mesh, sizes, 1).requires_grad_()
+    labels = torch.arange(rows, device=ranks.device) % words
+    target, op = DTensor.from_local(labels, mesh, [Replicate()], run_check=False), fo.CrossEntropy()
+
+    def stays() -> None:
+        op(x, target=target).backward()
+
+    def gathers() -> None:
+        op(x.redistribute(placements=[Replicate()]), target=target).backward()
+
+    def of_torch() -> None:
+        with loss_parallel():
+            functional.cross_entropy(x, target).backward()
+
+    against = 0.0
+    case = f"{op.name} of ({rows}, {words}), {sizes.dtype}, classes over {ranks.name}: a step"
+    for by, call in (
+        ("classes stay sharded", stays),
+        ("logits gathered", gathers),
+        ("torch, loss_parallel", of_torch),
+    ):
+
+        def step(call: Callable[[], None] = call) -> None:
+            x.grad = None
+            call()
+
+        seconds = ranks.seconds(step, sizes.samples)
+        against = against or seconds
+        beside = 0.0 if call is stays else against
+        yield Result("sharded", case, by, seconds, beside=beside, note=str(traced(step)))
 
 
 def _columns_of(rows: int, width: int, mesh: DeviceMesh, sizes: Measured, seed: int) -> DTensor:

@@ -931,7 +931,7 @@ def test_distributed_tensors_are_timed(monkeypatch):
     found = list(sharded.measured(small, "cpu"))
     assert [result.note for result in found if result.note.startswith(("failed", "not "))] == []
     cases = {(result.case, result.by) for result in found}
-    assert len(cases) == len(found) == 3 + 2 * 2 * 2 + 3
+    assert len(cases) == len(found) == 3 + 2 * 2 * 2 + 3 + 3
     assert all(result.seconds > 0 for result in found)
     assert "explain: 32 bytes" in found[3].note  # of eight rows one number of four bytes
     assert "explain: 1024 bytes" in found[5].note

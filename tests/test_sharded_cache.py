@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four ranks and their caches: one process of a machine compiles, a cold one joins later."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
 from cases import randn
 from jit.samples import Compiler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import fusedops as fo
+from fusedops.distributed import ready
 
 pytestmark = [
     pytest.mark.thorough,
@@ -136,3 +139,40 @@ def test_all_ranks_raise_where_one_cannot_build(four_ranks, warm, tmp_path, comp
     bad = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "empty"), "CXX": "/bin/false"}
     of = {0: warm, 1: warm, 2: warm, 3: bad}
     everywhere(four_ranks, all_raise, REFUSED[compiled], compiled, of=of)
+
+
+def builds_before_it_waits(cache):
+    """Losses whose classes are sharded have all kernels, forward and backward, when ranks agree."""
+    mesh, seen, agree = init_device_mesh("cpu", (4,)), [], ready._agree
+
+    def kernels():
+        dist.barrier()
+        count = len([*Path(cache).rglob("*.so")])
+        dist.barrier()
+        return count
+
+    def agreed(*arguments):
+        seen.append(kernels())
+        agree(*arguments)
+
+    ready._agree = agreed
+    target = distribute_tensor(torch.arange(8), mesh, [Replicate()])
+    load = [fo.Softcap("cap"), fo.Bias("b")]
+    for classes in (17000, 500):  # several blocks a rank, and one
+        x = distribute_tensor(randn(8, 64), mesh, [Replicate()]).requires_grad_()
+        w = distribute_tensor(randn(classes, 64), mesh, [Shard(0)]).requires_grad_()
+        b = distribute_tensor(randn(classes), mesh, [Shard(0)]).requires_grad_()
+        fo.LinearCrossEntropy(load)(x, w, target=target, cap=5.0, b=b).backward()
+        assert kernels() == seen[-1]
+        logits = distribute_tensor(randn(8, classes), mesh, [Shard(1)]).requires_grad_()
+        fo.CrossEntropy(load, label_smoothing=0.1)(logits, target=target, cap=5.0, b=b).backward()
+        assert kernels() == seen[-1]
+    assert len(seen) == 4
+    assert seen[-1] > 0
+    ready._agree = agree
+
+
+@pytest.mark.exhaustive
+def test_losses_of_classes_build_before_they_wait(four_ranks, tmp_path):
+    of = {rank: {"FUSEDOPS_CACHE_DIR": str(tmp_path)} for rank in range(4)}
+    everywhere(four_ranks, builds_before_it_waits, str(tmp_path), of=of)

@@ -154,7 +154,13 @@ def _make_ready(op: Any, here: LocalCall, x: DTensor, w: DTensor, given: Mapping
                 else one
                 for name, one in here.operands.items()
             }
-            found.append(bind(block, z.requires_grad_(needs), operands, {}))
+            if part.whole.rows is not block:  # whose numbers are found without a gradient first
+                alone = {
+                    name: one.detach() if isinstance(one, Tensor) else one
+                    for name, one in operands.items()
+                }
+                found.append(bind(block, z, alone, {}))
+            found.append(bind(block, z.detach().requires_grad_(needs), operands, {}))
         return found
 
     kind = (op.text, torch.is_grad_enabled(), *_described({"x": x, "w": w, **given}))
