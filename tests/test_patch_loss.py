@@ -232,6 +232,10 @@ def test_models_that_are_left(made, why):
 def test_errors():
     with raises(ValueError, "loss=True wants a model of transformers, got Linear"):
         fo.patch(nn.Linear(2, 2), loss=True)
+    norms = nn.Sequential(nn.LayerNorm(2))
+    with raises(ValueError, "got Sequential, in which there is none"):
+        fo.patch(norms, loss=True)
+    assert type(norms[0]) is nn.LayerNorm
     with raises(TypeError, "loss must be True or False, got 1"):
         fo.patch(nn.Linear(2, 2), loss=1)
     model = make("llama").train()

@@ -15,7 +15,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -31,7 +31,7 @@ from fusedops.integrations.swap import Swapped, has_hooks, swap
 from fusedops.nn.base import declared
 from fusedops.product import LinearCrossEntropy
 
-__all__ = ["FusedCausalLM", "compute_losses"]
+__all__ = ["FusedCausalLM", "compute_losses", "models_of"]
 
 #: What models do to the logits, by the setting of the configuration that says with which number.
 _FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -193,24 +193,26 @@ def _stock_loss() -> Any:
     return sys.modules["transformers.loss.loss_utils"].ForCausalLMLoss
 
 
-def compute_losses(
-    model: nn.Module, skipped: Callable[[str, nn.Module], str]
-) -> Iterator[tuple[str, nn.Module, type[nn.Module], str]]:
-    """Fuse head and loss of models in a module; yield each, its class, and why it was left if so.
-
-    Args:
-        model: Any module.
-        skipped: Says why a module is left, if the caller wants it left.
-
-    Raises:
-        ValueError: The module holds no model of transformers.
-    """
+def models_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The outermost models of transformers in a module; raises ValueError if there is none."""
     models = list(outermost_models(model))
     if not models:
         raise ValueError(
             f"patch: loss=True wants a model of transformers, got {type(model).__name__}, in which "
             "there is none; leave loss out, and call fusedops.nn.LinearCrossEntropyLoss"
         )
+    return models
+
+
+def compute_losses(
+    models: Iterable[tuple[str, nn.Module]], skipped: Callable[[str, nn.Module], str]
+) -> Iterator[tuple[str, nn.Module, type[nn.Module], str]]:
+    """Fuse the head and loss of each model; yield it, its class, and why it was left if it was.
+
+    Args:
+        models: Those of `models_of`.
+        skipped: Says why a module is left, if the caller wants it left.
+    """
     for name, each in models:
         cls = type(each)
         if isinstance(each, FusedCausalLM):

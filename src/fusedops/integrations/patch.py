@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fusedops.integrations.attention import attend, attend_as_before
-from fusedops.integrations.causal_loss import compute_losses
+from fusedops.integrations.causal_loss import compute_losses, models_of
 from fusedops.integrations.experts import FusedExperts, recognise_experts
 from fusedops.integrations.norms import (
     FusedLayerNorm,
@@ -304,6 +304,7 @@ def patch(
                 "those of named_modules, in which * stands for any characters, as in "
                 f"{'*' + each!r}, and a class is given itself"
             )
+    with_losses = models_of(model) if loss else []  # raises before anything is changed
     done = Patch(model)
     for name, module in model.named_modules():
         cls = type(module)
@@ -342,8 +343,9 @@ def patch(
             done._left(name, type(module), why)
         else:
             done._replaced(name, module, type(module), "attention softmax")
-    found = compute_losses(model, lambda name, module: _skipped(name, module, skip)) if loss else ()
-    for name, module, cls, why in found:
+    for name, module, cls, why in compute_losses(
+        with_losses, lambda name, module: _skipped(name, module, skip)
+    ):
         if why:
             done._left(name, cls, why)
         else:
