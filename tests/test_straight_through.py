@@ -71,7 +71,11 @@ def differentiated(op, given, upstream):
 @pytest.mark.parametrize("per", ["row", *thorough(128)])
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
 def test_gradients_are_those_without_it(device, per, dtype):
-    """To the bit, of y and of the saved stream, odd columns and an upstream gradient at random."""
+    """Of y and of the saved stream, with odd columns and upstream gradients at random.
+
+    On a CPU to the bit; on a GPU the forward passes may add up squares in another order.
+    """
+    close = {"rtol": 0, "atol": 0} if device == "cpu" else {}
     given = {
         "x": randn(5, 299, device=device, dtype=dtype),
         "r": randn(5, 299, device=device, dtype=dtype, seed=1),
@@ -86,11 +90,9 @@ def test_gradients_are_those_without_it(device, per, dtype):
         for last in ([], [through(per=per)])
     ]
     want, found = (differentiated(op, given, upstream) for op in ops)
-    for one, other in zip(found, want, strict=True):
-        assert torch.equal(one, other)
+    torch.testing.assert_close(found, want, **close)
     alone = [differentiated(op, given, {"y": upstream["y"]}) for op in ops]
-    for one, other in zip(*alone, strict=True):
-        assert torch.equal(one, other)
+    torch.testing.assert_close(*alone, **close)
     result = ops[1](given["x"].requires_grad_(), r=given["r"], g=given["g"])
     assert result.y.requires_grad
     assert not result.scales.requires_grad
