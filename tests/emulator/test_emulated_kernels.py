@@ -14,6 +14,7 @@ import shutil
 import pytest
 import test_dynamic_quantize
 import test_gather
+import test_straight_gradient
 import torch
 from cases import (
     ADD_NORM,
@@ -343,6 +344,14 @@ def test_other_architectures(op, arch):
         operands = parameters(CHAINS[op], columns, dtype)
         x = randn(9, columns, dtype=dtype) * 3
         verify_call(CHAINS[op], x, operands, arch=arch, orders=("random",))
+
+
+@pytest.mark.parametrize("columns", [33, *thorough(1, 1024, 8200, 20001)])
+def test_the_gradient_of_a_loss_of_bare_logits(columns):
+    for options in ({}, test_straight_gradient.MORE):
+        for order in ORDERS:
+            with emulated(order=order):
+                test_straight_gradient.verify(columns, torch.bfloat16, options)
 
 
 def test_the_kernels_are_those_of_a_gpu():

@@ -193,6 +193,10 @@
 //     from the data members. To the rest of the backward pass it is a tensor like any other.
 //   If all that a gradient needs of a row was kept, it reduces nothing: kReduces = false with kKept
 //   > 0 and `row`. finish then gets identity().
+//   static constexpr bool kOneColumn; int64_t column(row); Compute at_column(row)      of upstream()
+//     If true, g is zero but for at_column(row) in one column, which may lie outside of the row. The
+//     gradient then has a static function straight(known, finish): a functor of (v, g) that has the
+//     bits of `result`, of the masks and of Finish together (row/straight.cuh).
 //
 // 9. Promises that an operator makes
 //

@@ -57,14 +57,23 @@ struct CrossEntropyGradient {
   /// A row of zeros, but for the column of the target: a view that no memory holds.
   struct AtTarget {
     const CrossEntropyGradient& of;
+    static constexpr bool kOneColumn = true;
 
+    template <class AnyRow>
+    FUSEDOPS_HD int64_t column(const AnyRow& row) const {
+      return of.target.template fetch<1, int64_t>(row, 0)[0];
+    }
+    template <class AnyRow>
+    FUSEDOPS_HD Compute at_column(const AnyRow& row) const {
+      return of.at_target(row);
+    }
     template <int N, class AnyRow>
     FUSEDOPS_HD void read(Compute (&g)[N], const AnyRow& row, int64_t col) const {
-      const int64_t place = of.target.template fetch<1, int64_t>(row, 0)[0] - col;
+      const int64_t place = column(row) - col;
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) g[i] = 0;
       if (static_cast<uint64_t>(place) < static_cast<uint64_t>(N)) {
-        const Compute there = of.at_target(row);
+        const Compute there = at_column(row);
         FUSEDOPS_VECTOR
         for (int i = 0; i < N; ++i) g[i] = static_cast<int>(place) == i ? there : Compute(0);
       }
@@ -95,12 +104,31 @@ struct CrossEntropyGradient {
   struct Finish {
     Compute of_p, share, of_entropy, entropy;
     FUSEDOPS_HD Compute operator()(Compute y, Compute g) const {
-      const Compute factor = kEntropy ? of_p - of_entropy * (y + entropy) : of_p;
-      Compute found = g + bounded_exponential(y) * factor;
-      if constexpr (kSmooths) found -= share;
+      const Compute found = unmasked(y, g);
       return y == -infinity<Compute>() ? Compute(0) : found;
     }
+    FUSEDOPS_HD Compute unmasked(Compute y, Compute g) const {
+      const Compute factor = kEntropy ? of_p - of_entropy * (y + entropy) : of_p;
+      const Compute found = g + bounded_exponential(y) * factor;
+      return kSmooths ? found - share : found;
+    }
   };
+  /// From an element to its gradient with one selection, which has all conditions of `result`, of the
+  /// masks and of Finish.
+  struct Straight {
+    Row known;
+    Finish finish;
+    FUSEDOPS_HD Compute operator()(Compute v, Compute g) const {
+      const Compute y = difference(difference(v, known.base), known.log_sum);
+      const Compute found = finish.unmasked(y, g);
+      const bool nothing = (known.log_sum == infinity<Compute>()) | (v == -infinity<Compute>()) |
+                           (y == -infinity<Compute>());
+      return nothing ? Compute(0) : found;
+    }
+  };
+  FUSEDOPS_HD static Straight straight(const Row& known, const Finish& finish) {
+    return {known, finish};
+  }
   template <class AnyRow>
   FUSEDOPS_HD Finish finish(const Row& known, Partial, const AnyRow& row, int64_t) const {
     const Compute loss = number_of<Compute>(of_loss, row);

@@ -9,6 +9,7 @@
 
 #include <fusedops/row/ring.cuh>
 #include <fusedops/row/row_lane.cuh>
+#include <fusedops/row/straight.cuh>
 
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
@@ -37,6 +38,11 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Slices& slices, const Rows& rows,
                                                 int64_t cols, int64_t ahead = 1, int64_t even = 0) {
   static_assert(detail::check_gradient<Op>());
+  if constexpr (detail::goes_straight<Schedule, Op, LoadT, Upstream, StoreT, To, LoadTargets,
+                                      StoreTargets>()) {
+    straight_kernel<Schedule>(op, load, upstream, kept, to, slices, rows, cols, even);
+    return;
+  }
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;

@@ -69,7 +69,12 @@ struct Schedule {
   /// Chunks in a row; `of_chunk` is the columns per chunk, as below.
   FUSEDOPS_HD static int chunks(int64_t cols, int of_chunk) {
     if constexpr (Storage::kOneTile && !kApart) return kBlocks;
+#if defined(FUSEDOPS_ON_DEVICE)
+    // A GPU's rows have fewer than 2^31 columns, and it divides 64 bits by many instructions.
+    return static_cast<int>((static_cast<uint32_t>(cols) + of_chunk - 1) / of_chunk);
+#else
     return static_cast<int>((cols + of_chunk - 1) / of_chunk);
+#endif
   }
   /// Columns from the first of a chunk to the end of the row, or to the end of the chunk.
   FUSEDOPS_HD static int64_t left(int64_t cols, int64_t begin, int of_chunk) {
@@ -77,7 +82,7 @@ struct Schedule {
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
     if constexpr (kApart) {
-      const int chunk = static_cast<int>(block % chunks);
+      const int chunk = static_cast<int>(static_cast<uint32_t>(block) % chunks);
       return {chunk, chunk + 1};
     }
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Sharing
+from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.plan import forward, placing
 from fusedops.plan.placing import Outline, is_shared
@@ -92,8 +93,9 @@ def backward_schedule(
     if not (bound.op.reduces and bound.op.reduces_gradient):
         across = any(_is_across(bound, one) for one in gradient.occurrences)
         more = gradient.needed.x or outline.traffic.more
+        straight = bound.op.row_roles.get("target") is Role.TARGET and not bound.load
         chosen = choose_map_gradient(
-            row, target.gpu, len(sums), across, more, forced.storage, forced.backward
+            row, target.gpu, len(sums), across, more, forced.storage, forced.backward, straight
         )
         return chosen, chosen.storage
     chosen = choose_gradient(

@@ -83,6 +83,7 @@ def choose_map_gradient(
     more: bool,
     storage: str | None = None,
     launch: LaunchConfig | None = None,
+    straight: bool = False,
 ) -> Schedule:
     """Choose the schedule of a backward pass on a GPU.
 
@@ -95,12 +96,14 @@ def choose_map_gradient(
         more: Whether tensors of x's size move beside the gradients of y and of x.
         storage: A storage that a test forces, or None.
         launch: A launch configuration in place of the chosen one, or None.
+        straight: Whether x alone is read and its gradient alone is written (row/straight.cuh). That
+            moves as much as a forward pass, and has its tile, but for packs of one column.
 
     Raises:
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    bucket = _bucket(row, BACKWARD)
+    bucket = _bucket(row, FORWARD if straight and row.width > 1 else BACKWARD)
     occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
     persistent = PERSISTENT_OF_MORE if more else PERSISTENT
     if sums or across:
