@@ -251,7 +251,7 @@ def test_torch_multiplies_with_them(monkeypatch, shape, outputs, of):
     if capability < (8, 9) or (of != "rows" and capability != (9, 0)):
         pytest.skip("torch has no such product here")
     a, b, given = factors("cuda", shape, outputs, of)
-    assert OP.scales.by_torch(a, b, **given)
+    assert OP.scales.by_torch(a, b, *map(given.get, NAMES))
     want = exact(a, b, **given)
     assert_near(OP(a, b, **given), *want)
     monkeypatch.setattr(factor_scales, "torch_scales", lambda x, w, of_rows: False)

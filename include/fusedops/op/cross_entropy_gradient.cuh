@@ -108,9 +108,10 @@ struct CrossEntropyGradient {
       return y == -infinity<Compute>() ? Compute(0) : found;
     }
     FUSEDOPS_HD Compute unmasked(Compute y, Compute g) const {
-      const Compute factor = kEntropy ? of_p - of_entropy * (y + entropy) : of_p;
-      const Compute found = g + bounded_exponential(y) * factor;
-      return kSmooths ? found - share : found;
+      // What is rounded is fixed: where g is known to be 0, the compiler would fuse other operations.
+      const Compute factor = kEntropy ? fused(-of_entropy, y + entropy, of_p) : of_p;
+      const Compute found = fused(bounded_exponential(y), factor, g);
+      return kSmooths ? difference(found, share) : found;
     }
   };
   /// From an element to its gradient with one selection, which has all conditions of `result`, of the
