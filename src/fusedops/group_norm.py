@@ -6,7 +6,7 @@ An x of shape (N, C, ...) is viewed as (N, G, C / G, ...), of which the first tw
 the rows and the others make one, and so are its operands: the kernels are those of a `LayerNorm`,
 and nothing is copied for the view.
 
-May import: errors, _runtime, functors, declare, bind, plan, run, row_op, ops.
+May import: errors, _runtime, jit, functors, declare, bind, plan, run, row_op, ops.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fusedops.bind.scalars import read_int, read_ints
 from fusedops.declare.chains import parted
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Functor
+from fusedops.jit.lock import guard
 from fusedops.ops import LayerNorm
 from fusedops.row_op import RowOp
 from fusedops.run.refusal import refuse, stands_for_an_operator
@@ -182,7 +183,8 @@ class _ChannelNorm(LayerNorm):
         if reason is not Reason.MISS:
             refuse(rows, reason, seen, *parted(given))
         elif x.numel() > 0:
-            from fusedops.plan.placing import columns_apart  # the first call imports what plans
+            with guard:
+                from fusedops.plan.placing import columns_apart  # the first call imports what plans
 
             if not columns_apart(bound := rows.bind(seen, given)):
                 return rows.plan_and_run(bound, x.shape)

@@ -5,7 +5,7 @@
 The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
 This class ties the two together: it says what is done where the runtime has no plan for a call.
 
-May import: errors, _runtime, functors, declare, bind, reference, plan, run, prebuild, explain,
+May import: errors, _runtime, jit, functors, declare, bind, reference, plan, run, prebuild, explain,
 torch_ops, distributed.
 """
 
@@ -33,6 +33,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
+from fusedops.jit.lock import guard
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
@@ -319,12 +320,17 @@ class RowOp(Runnable):
             return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
         return self.plan_and_run(bind(self, x, operands, options)._replace(keep=True))
 
-    @functools.cached_property
+    @property
     def hints(self) -> Hints:
         """By which readings calls are served for which no kernel of their own is loaded."""
-        from fusedops.plan.reading import Hints
+        known: Hints | None = self.__dict__.get("_hints")
+        if known is None:
+            # No cached_property: before Python 3.12 it holds a lock, and a child may be forked then.
+            with guard:
+                from fusedops.plan.reading import Hints
 
-        return Hints()
+            known = self.__dict__.setdefault("_hints", Hints())  # another thread's, if it was first
+        return known
 
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
@@ -343,7 +349,8 @@ class RowOp(Runnable):
 
     def plan_and_run(self, bound: Bound, shape: Sequence[int] | None = None) -> Any:
         """Run a call for which the runtime has no plan: what plans is imported by the first one."""
-        from fusedops.run.forward import make_plan
+        with guard:
+            from fusedops.run.forward import make_plan
 
         return make_plan(self, bound, shape)
 

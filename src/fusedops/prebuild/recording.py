@@ -29,6 +29,7 @@ from torch import Tensor
 from fusedops.errors import UnsupportedError, counted
 from fusedops.generate.views import contiguous
 from fusedops.jit import env
+from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
@@ -267,7 +268,8 @@ def _keys(
     variants: Callable[[Target], Iterable[Variant]], own: Target
 ) -> Iterator[tuple[object, ...]]:
     """The keys of the kernels that a call needs on this GPU and on every other architecture."""
-    from fusedops.generate.target import ARCHS, Target
+    with guard:
+        from fusedops.generate.target import ARCHS, Target
 
     for target in (own, *map(Target.named, ARCHS)):
         # Some hold no such row, or not in the storage that is forced here.

@@ -26,6 +26,7 @@ from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.functors import Functor
+from fusedops.jit.lock import guard
 from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
 from fusedops.ops.losses import CrossEntropy
 from fusedops.product.factors import (
@@ -157,7 +158,8 @@ class LinearCrossEntropy(Op):
     def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any], whole: Any) -> Any:
         target = self._check(x, w, arguments)
         if is_distributed(x) or is_distributed(w):
-            from fusedops.distributed.linear_classes import linear_loss
+            with guard:
+                from fusedops.distributed.linear_classes import linear_loss
 
             rows = self.whole.rows
             found = rows.wrap(
@@ -233,7 +235,8 @@ class LinearCrossEntropy(Op):
         """
         self._check(x, w, arguments)
         if is_distributed(x) or is_distributed(w):
-            from fusedops.distributed.linear_classes import explained
+            with guard:
+                from fusedops.distributed.linear_classes import explained
 
             here: ProductExplanation = explained(self, x, w, arguments)
             return dataclasses.replace(here, op=self)

@@ -20,6 +20,7 @@ from fusedops.bind.generator import draw_for_call
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_pair, read_ints
 from fusedops.errors import UnsupportedError
+from fusedops.jit.lock import guard
 from fusedops.plan.saved_tensors import (
     RESULT,
     joining_name,
@@ -63,7 +64,8 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
         op.check_differentiable()
         return op.wrap(run(bind(op, x, named(op, values), options or {})))
     if options and reduces_several(op, options) and not known_to_merge(op, options, x, values):
-        from fusedops.plan.placing import columns_apart  # the first call imports what plans
+        with guard:
+            from fusedops.plan.placing import columns_apart  # the first call imports what plans
 
         bound = bind(op, x, named(op, values), options)
         if columns_apart(bound):
