@@ -325,7 +325,7 @@ class RowOp(Runnable):
         """By which readings calls are served for which no kernel of their own is loaded."""
         known: Hints | None = self.__dict__.get("_hints")
         if known is None:
-            # No cached_property: before Python 3.12 it holds a lock, and a child may be forked then.
+            # A cached_property holds a lock before Python 3.12, and a child may be forked then.
             with guard:
                 from fusedops.plan.reading import Hints
 
