@@ -297,8 +297,8 @@ def test_a_derivative_whose_terms_cancel(of, device):
     x, g = (flat, other) if of == "value" else (other, flat)
     comparison = compare_call(op, x, g=g)
     assert max(one.share for one in comparison.again()) <= 1
-    # Six steps are off by a rounding each, which moves the slope by 1.4 roundings in all, times what
-    # the slope is multiplied by; four times that is allowed.
+    # Six steps are off by a rounding each, which moves the slope by 1.4 roundings in all, times
+    # what the slope is multiplied by; four times that is allowed.
     wanted = comparison.want({})
     slope, rest = (wanted[f"gradient of {name}"] for name in ("xg" if of == "value" else "gx"))
     factor = other * rest.value / torch.nn.functional.gelu(flat.double())
