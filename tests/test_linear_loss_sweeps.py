@@ -204,7 +204,7 @@ def test_memory_beside_inputs_and_gradients(monkeypatch):
 
 def test_explain_says_which_way():
     op = fo.LinearCrossEntropy()
-    for rows, words in ((ONE, "in float32"), (TWO, "is multiplied again")):
+    for rows, words in ((ONE, "in float32"), (TWO, "the product again")):
         x, w, _, target = case(rows, torch.bfloat16)
         said = str(op.explain(x, w, target=target))
         assert words in said, said
