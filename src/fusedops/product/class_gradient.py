@@ -22,7 +22,7 @@ def product_with_gradient() -> Linear:
 
 
 def gradient_of_product(
-    loss: Any, x: Tensor, w: Tensor, kept: Tensor, label: Tensor, of_loss: Tensor
+    loss: Any, x: Tensor, w: Tensor, lse: Tensor, label: Tensor, of_loss: Tensor
 ) -> Tensor | None:
     """The gradient of a loss by the logits ``x @ w.T``, which are not written.
 
@@ -32,14 +32,14 @@ def gradient_of_product(
         loss: The `CrossEntropy` of each row.
         x: All rows.
         w: The weights of some classes.
-        kept: The numbers of each row that the gradient is made of.
+        lse: The logarithm of each row's sum, of shape (rows, 1); +inf where it is ignored.
         label: The class of each row, counted from the first of these, of shape (rows, 1).
         of_loss: The gradient of each row's loss.
     """
     if loss.load or loss.constants["label_smoothing"] > 0 or loss.constants["z_loss"] > 0:
         return None
     product = product_with_gradient()
-    given = {"lse": kept.sum(-1, keepdim=True), "of_loss": of_loss[:, None], "label": label}
+    given = {"lse": lse, "of_loss": of_loss[:, None], "label": label}
     if not product.fuses(x, w, given):
         return None
     found: Tensor = product(x, w, **given)

@@ -18,6 +18,7 @@ sums are in the GEMM, if the logits are cut the other way:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ import torch
 from torch import Tensor, library
 
 from fusedops.declare.text import read
+from fusedops.functors import Scale
+from fusedops.map import Map
 from fusedops.product.class_gradient import gradient_of_product
 from fusedops.product.factors import factor_dtype, rows_of
 from fusedops.product.torch_op_linear_cross_entropy import add_product, block_columns, blocks_of
@@ -284,12 +287,12 @@ def _run_of_w(*arguments: Any) -> list[Tensor]:
         rows, classes, features = logits.rows, logits.classes, logits.x.shape[1]
         found = call.w.new_empty(call.w.shape)
         columns = columns_of_block(features, classes)
-        upstream = logits.upstream(call.upstream)
+        upstream, lse = logits.upstream(call.upstream), call.kept[:, :2].sum(-1, keepdim=True)
         memory = None
         for start, stop in blocks_of(columns, classes):
             operands = logits.operands(slice(0, rows), slice(start, stop))
             label, w = operands["target"], call.w[start:stop]
-            dz = gradient_of_product(logits.op, logits.x, w, call.kept, label, upstream)
+            dz = gradient_of_product(logits.op, logits.x, w, lse, label, upstream)
             if dz is None:
                 if memory is None:
                     memory = logits.memory(rows, min(columns, classes))
@@ -306,10 +309,19 @@ def _fake_of_w(*arguments: Any) -> list[Tensor]:
     return [call.w.new_empty(call.w.shape)]
 
 
+@functools.cache
+def _scaling() -> Map:
+    """One product an element, rounded once; torch's, of two dtypes, has no wide accesses."""
+    return Map(load=[Scale("by")])
+
+
 def _scale(*arguments: Any) -> list[Tensor]:
     upstream, gradients = _Scaling(*arguments)
-    by = upstream[..., None] if upstream.dim() > 0 else upstream  # one for each row of x
-    return [torch.mul(one, by, out=torch.empty_like(one)) for one in gradients]
+    by = upstream.reshape(-1, 1) if upstream.dim() > 0 else upstream  # one for each row of x
+    with torch.no_grad():
+        flat = [one.reshape(-1, one.shape[-1] if one.dim() > 0 else 1) for one in gradients]
+        made = [_scaling()(one, by=by) for one in flat]
+    return [one.view(like.shape) for one, like in zip(made, gradients, strict=True)]
 
 
 def _fake_scale(*arguments: Any) -> list[Tensor]:
