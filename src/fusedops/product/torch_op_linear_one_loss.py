@@ -83,7 +83,7 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     """What a call of a `LinearCrossEntropy` makes in two sweeps; None if it does not go that way.
 
     What is made early waits for the gradient of the loss, so that has to be one number, or a number
-    for each row of x. In float16 it could underflow meanwhile: losses are scaled against that.
+    for each row of x. In float16 it could underflow meanwhile; losses are scaled against that.
     Operands are the same for all rows, or have numbers of their own for each.
     """
     named = {"x": x, "w": w, **operands}
