@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClassGradient: the gradient of a cross entropy by the logits v of a row, the last functor of a STORE:
+// ClassGradient: the gradient of a cross entropy by the logits v of a row, for a product's STORE:
 //
 //   of_loss * (exp(v - lse) - [column = label])
 //
 // lse is the logarithm of the row's sum; +inf stands for a row that is ignored, which has zeros, as
-// masked logits of -inf have. It is op/cross_entropy_gradient.cuh for a product whose rows have numbers
-// from a pass before, and has no gradient itself.
+// masked logits of -inf have. It is op/cross_entropy_gradient.cuh where a pass before has found the
+// numbers of the rows. It has no gradient itself.
 #pragma once
 
 #include <fusedops/core/math.cuh>
