@@ -29,7 +29,6 @@ from torch import Tensor, library
 from fusedops.declare.text import read
 from fusedops.functors import Scale
 from fusedops.map import Map
-from fusedops.product.class_gradient import gradient_of_product
 from fusedops.product.factors import factor_dtype, rows_of
 from fusedops.product.torch_op_linear_cross_entropy import add_product, block_columns, blocks_of
 from fusedops.run.autograd import Saved, run_backward
@@ -287,20 +286,14 @@ def _run_of_w(*arguments: Any) -> list[Tensor]:
         rows, classes, features = logits.rows, logits.classes, logits.x.shape[1]
         found = call.w.new_empty(call.w.shape)
         columns = columns_of_block(features, classes)
-        upstream, lse = logits.upstream(call.upstream), call.kept[:, :2].sum(-1, keepdim=True)
-        memory = None
+        upstream = logits.upstream(call.upstream)
+        memory = logits.memory(rows, min(columns, classes))
         for start, stop in blocks_of(columns, classes):
             operands = logits.operands(slice(0, rows), slice(start, stop))
-            label, w = operands["target"], call.w[start:stop]
-            dz = gradient_of_product(logits.op, logits.x, w, lse, label, upstream)
-            if dz is None:
-                if memory is None:
-                    memory = logits.memory(rows, min(columns, classes))
-                z = memory[:, : stop - start]
-                torch.mm(logits.x, w.t(), out=z)
-                dz = logits.gradients((), z, call.kept, operands, upstream)["x"]
+            z = memory[:, : stop - start]
+            torch.mm(logits.x, call.w[start:stop].t(), out=z)
+            dz = logits.gradients((), z, call.kept, operands, upstream)["x"]
             torch.mm(dz.t(), logits.x, out=found[start:stop])
-            del dz  # before the next one is made
         return [found]
 
 
