@@ -18,11 +18,14 @@ namespace gemm {
 /// What one warp that multiplies hands over: its rows of a tile of kCols columns, 16 packs for each of
 /// 32 lanes. Words of 16 bytes are exchanged within groups of 8 by the row's number, so that neither
 /// who writes nor who reads meets a bank twice.
-template <int kCols>
+/// kBeside: of a row, the packs that a lane reads together, a half of the columns apart, 1 or 2.
+template <int kCols, int kBeside = 1>
 struct Handover {
   static constexpr int kPacks = 16, kBytes = kPacks * 32 * 16, kPitch = kCols * 2;
   /// Rows that a warp reads at once, and the lanes of each.
-  static constexpr int kRowsAtOnce = 256 / kCols, kLanes = kCols / kPack;
+  static constexpr int kLanes = kCols / kPack / kBeside, kRowsAtOnce = 32 / kLanes;
+  /// The packs of a lane, those beside each other counted once.
+  static constexpr int kReads = kPacks / kBeside;
   static constexpr int kWarps = 8;
   /// Of shared memory: the rows of all warps, and their barriers.
   static constexpr int kShared = kWarps * kBytes + 2 * kWarps * 8;
@@ -71,17 +74,28 @@ struct Handover {
     __syncwarp();
     if (lane == 0) full->arrive();
   }
+  /// The same without sums, of which none will be used.
+  __device__ __forceinline__ void pass(uint32_t parity) const {
+    empty->wait(parity ^ 1);
+    __syncwarp();
+    if (lane_of_warp() == 0) full->arrive();
+  }
 
-  /// The nth pack of this lane.
-  template <class T>
-  __device__ __forceinline__ void read(float (&values)[kPack], int nth) const {
+  /// The nth pack of this lane, or the one beside it, as pairs of numbers.
+  __device__ __forceinline__ void read(uint32_t (&pairs)[kPack / 2], int nth,
+                                       int beside = 0) const {
     const int lane = lane_of_warp();
-    const int row = nth * kRowsAtOnce + lane / kLanes, word = lane % kLanes;
-    uint32_t pairs[4];
+    const int row = nth * kRowsAtOnce + lane / kLanes, word = lane % kLanes + beside * kLanes;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
                  : "r"(rows + row * kPitch + (word ^ (row % 8)) * 16)
                  : "memory");
+  }
+  /// The nth pack of this lane.
+  template <class T>
+  __device__ __forceinline__ void read(float (&values)[kPack], int nth) const {
+    uint32_t pairs[kPack / 2];
+    read(pairs, nth);
     FUSEDOPS_UNROLL
     for (int c = 0; c < 4; ++c) from_pair<T>(pairs[c], values[2 * c], values[2 * c + 1]);
   }

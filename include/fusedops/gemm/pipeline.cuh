@@ -161,13 +161,13 @@ struct Ring {
     cluster_arrive_released();
     cluster_wait();
   }
-  /// By the one thread that produces. x_of, w_of: where the factors lie of which these are rows; added: the
-  /// bias, or none.
-  template <class Product, class Bias>
+  /// By the one thread that produces. apart: from the rows of w that the first block copies to those that
+  /// the second one does; x_of, w_of: where the factors lie of which these are rows; added: the bias, or
+  /// none.
+  template <class OfX, class OfW, class Bias>
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
-                                       const TensorMap& w, int k, int row, int col,
-                                       const Product& x_of, const Product& w_of,
-                                       const Bias& added) {
+                                       const TensorMap& w, int k, int row, int col, int apart,
+                                       const OfX& x_of, const OfW& w_of, const Bias& added) {
     const int rank = rank_in_cluster();
     StageBarrier& barrier = full[at.stage];
     empty[at.stage].wait_alone(at.parity ^ 1);
@@ -180,7 +180,7 @@ struct Ring {
     char* to = stages + at.stage * kBytes;
     copy_box(x, barrier, to, k, row, x_of);
     char* half = to + kBytesX + rank * (kBytesW / 2);
-    col += rank * (kTileN / 2);
+    col += rank * apart;
     if constexpr (kMajor == Major::kK) {
       copy_box_to_both(w, barrier, half, k, col, w_of);
     } else {

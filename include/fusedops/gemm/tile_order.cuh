@@ -37,6 +37,9 @@ struct OneProduct {};
 
 template <int kTileM, int kTileN>
 struct TileOrder {
+  /// Whether tiles may have fewer rows, and the columns of a tile that make one of the result.
+  static constexpr bool kRagged = false;
+  static constexpr int kBeside = 1;
   int rows, cols, group;
 
   /// The number of pairs of tiles.
@@ -57,7 +60,7 @@ struct TileOrder {
   template <class Rows>
   struct Start {};
   template <class Rows>
-  __device__ __forceinline__ static Start<Rows> start(const Rows&, int) {
+  __device__ __forceinline__ static Start<Rows> start(const Rows&, const Tile&, int) {
     return {};
   }
   /// The row that is `below` another one.
@@ -73,6 +76,8 @@ struct TileOrder {
   /// Where the factors of its product lie.
   __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }
   __device__ __forceinline__ static OneProduct w_of(const Tile&) { return {}; }
+  /// From the rows of w that the first block copies to those that the second one does.
+  __device__ __forceinline__ static int apart() { return kTileN / 2; }
   __device__ __forceinline__ Tile at(int number) const {
     int m = rows, n = cols;
     // Computed here, in registers of each thread, which are many; a warp's shared ones are few.

@@ -11,16 +11,27 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Delegate
+from fusedops._runtime import Delegate, Plan
 from fusedops.declare.interactive import CallSignature
 from fusedops.errors import shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Role
+from fusedops.generate.target import Target
+from fusedops.plan.planned import Planned
+from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import as_factor, check_factors, factor_dtype, wrong_shape
+from fusedops.product.factors import (
+    as_factor,
+    check_factors,
+    factor_dtype,
+    wants_gradient,
+    wrong_shape,
+)
+from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
+from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
 from fusedops.torch_ops.tracing import is_distributed
@@ -125,14 +136,17 @@ class GroupedLinear(SingleProduct):
             )
         slots = [name for name in self.slots if name != halves]
         self.slots = {name: at for at, name in enumerate((OFFSETS, *slots), 1)}
-        self._able = False  # no kernel of ours walks groups
+        self._able = False  # by the kernel of other products
 
     def called(self, epilogue: Epilogue) -> None:
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         self.epilogue = epilogue
         several = epilogue.result_type if len(epilogue.outputs) > 1 else None
         kinds = [kind for kind in epilogue.kinds if kind[0] != self.halves]
-        self.dispatch([*kinds, (OFFSETS, _runtime.SLOT_TENSOR)], several, epilogue.label)
+        kinds.append((OFFSETS, _runtime.SLOT_TENSOR))
+        self.dispatch(kinds, several, epilogue.label)
+        names = [name for name, _ in kinds]
+        self._numbers = {name: at for at, name in enumerate((*names, "w"), 1)}
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -154,10 +168,57 @@ class GroupedLinear(SingleProduct):
         """The shape of the product of checked factors."""
         return (first.shape[0], second.shape[1])
 
-    def implementation(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Delegate:
+    def implementation(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> Plan | Delegate:
         """What runs all calls like this one, whose factors have been checked."""
         self._check_groups(first, second, arguments)
-        return Delegate(self._run_apart if first.is_cuda else self._run_checked)
+        if not first.is_cuda:
+            return Delegate(self._run_checked)
+        if self._chosen(first, second, arguments).tiling is None:
+            return Delegate(self._run_apart)
+        dtype = factor_dtype(first)
+        if first.dtype is not dtype or second.dtype is not dtype:
+            return Delegate(self._run_cast)
+        planned = self.planned(first, second, arguments)
+        made = None if planned is None else build_or_warn(planned, self.declaration)
+        if planned is not None:
+            self.available = made is not None
+        return Delegate(self._run_apart) if made is None else made
+
+    def planned(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], target: Target | None = None
+    ) -> Planned | None:
+        """A call as one kernel, whose factors have their dtypes; None where no kernel can run it."""
+        choice = self._chosen(first, second, arguments, target)
+        if choice.tiling is None:
+            return None
+        others = {**arguments}
+        offsets = others.pop(OFFSETS)
+        bound = bind_groups(self.epilogue, first, second, others, self.by_expert, self.halves)
+        if bound is None:
+            return None
+        slots, tiling = self._numbers, choice.tiling
+        one = GroupedProduct(bound, first, second, offsets, slots, self.halves, tiling)
+        return plan(one, target)
+
+    def _chosen(
+        self,
+        first: Tensor,
+        second: Tensor,
+        arguments: dict[str, Any],
+        target: Target | None = None,
+    ) -> Choice:
+        """How a call is run, as far as sizes, dtypes and gradients decide it."""
+        if not self.available:
+            return Choice(None, "one kernel for both could not be had, as a warning said")
+        if self.interleaved or self.alone(first, arguments):
+            return Choice(None, "one kernel for both reads halves below one another")
+        if wants_gradient((first, second, *arguments.values())):
+            return Choice(None, "where there may be gradients, torch's product keeps z for them")
+        beside = 1 if self.halves is None else 2
+        target = target or Target.of(first.device)
+        return chosen_for_groups(self.epilogue, first, second, beside, target)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
@@ -181,22 +242,40 @@ class GroupedLinear(SingleProduct):
         """
         first, second = self.given((first, second), arguments)
         self._check_groups(first, second, arguments)
+        choice = self._explained(first, second, arguments)
         del arguments[OFFSETS]
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
                 made = table.new_empty((first.shape[0], *self._entry(table)))
                 arguments[name] = made.requires_grad_(table.requires_grad)
-        return explain_product(self, first, second, arguments)
+        apart = None if choice.tiling is not None else choice.why
+        return explain_product(self, first, second, arguments, apart)
 
-    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Why two kernels run a call."""
-        if by_torch(factor_dtype(first)):
-            return Choice(None, "no kernel of fusedops multiplies groups of rows yet")
+    def _explained(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """How a call is run, and why, strides and alignment included; nothing is built."""
+        dtype = factor_dtype(first)
+        if not by_torch(dtype):
+            return Choice(
+                None,
+                f"of {dtype} there is a product for each group, and the host reads where groups "
+                "end",
+            )
+        choice = self._chosen(first, second, arguments)
+        if choice.tiling is None:
+            return choice
+        first, second = (torch.empty_like(one, dtype=dtype) for one in (first, second))
+        if self.planned(first, second, arguments) is not None:
+            return choice
         return Choice(
             None,
-            f"of {factor_dtype(first)} there is a product for each group, and the host reads where "
-            "groups end",
+            "one kernel for both leaves out no operand, draws nothing and takes no out=, and reads "
+            "x and w by bulk copies, from rows that begin at multiples of 16 bytes, which these do "
+            "not allow",
         )
+
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """How a call is run that can be one kernel's."""
+        return self._chosen(first, second, arguments)
 
     def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call on a CPU, where it costs little to look at the offsets."""
