@@ -137,9 +137,9 @@ struct GroupedOrder {
     const int each = end - first > kTileM ? kTileM : kTileM / 2, row = first + rank * each;
     return {row, tile.col, min(end, row + each), low};
   }
-  /// Whether the tile has rows from this one on.
-  __device__ __forceinline__ static bool reaches(const Tile& tile, int below) {
-    return tile.row + below < tile.end;
+  /// The warpgroups that have rows of the tile, 64 each.
+  __device__ __forceinline__ static int parts(const Tile& tile) {
+    return (max(tile.end - tile.row, 0) + 63) / 64;
   }
   __device__ __forceinline__ int first_row(const Tile& tile) const { return tile.row; }
   template <class Rows>

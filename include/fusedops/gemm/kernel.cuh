@@ -57,7 +57,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
     if constexpr (Order::kRagged) {
       static_assert(!kInTurns, "warpgroups whose rows differ");
-      if (!order.reaches(order.at(t), below)) {
+      if (mine >= order.parts(order.at(t))) {
         for (int step = 0; step < all_steps; ++step) {
           ring.full[at.stage].wait(at.parity);
           ring.release(at.stage);

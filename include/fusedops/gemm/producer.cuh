@@ -27,8 +27,7 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
     const int steps = masked(tile) ? 0 : stages_of(k);
     for (int step = 0; step < steps; ++step) {
       if (threadIdx.x == 0)
-        ring.fill(at, x, w, step * kStageK, tile.row, tile.col, order.apart(), order.x_of(tile),
-                  order.w_of(tile), added);
+        ring.fill(at, x, w, step * kStageK, order, tile, added);
       __syncwarp();
       at.next();
     }

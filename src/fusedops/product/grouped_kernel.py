@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
 
+#: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
+WARPGROUP_ROWS = 64
+
 
 def chosen_for_groups(
     epilogue: Epilogue, x: Tensor, w: Tensor, beside: int, target: Target
@@ -207,8 +210,8 @@ def _factors_of(
         return None
     if x.dtype not in HALVES or apart % 16 or not 0 < apart < 2**40:
         return None
-    x_box, w_box = tiling.boxes
-    rows, matrix = matrix_of(x, 0, x_box), matrix_of(w[0], slot, w_box)
+    rows = matrix_of(x, 0, WARPGROUP_ROWS)
+    matrix = matrix_of(w[0], slot, tiling.boxes[1])
     if rows is None or matrix is None:
         return None
     batch = ((w.shape[0], apart), *[(1, 0)] * (BATCH_DIMS - 1))
