@@ -33,7 +33,7 @@ TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
 #: The most groups of rows of a product, `GroupTable::kMost` in groups.cuh.
 MOST_GROUPS = 256
 
-#: The kernel template of each entry, and the words of the argument that say which products there are.
+#: The kernel template of each entry, and the member that says which products there are.
 TEMPLATES = {
     "product": ("product_kernel<{}>", ""),
     "product_gradient": ("product_kernel<{}>", ""),

@@ -13,7 +13,6 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Delegate, Plan
 from fusedops.declare.interactive import CallSignature
-from fusedops.errors import shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Role
 from fusedops.generate.target import Target
@@ -29,17 +28,14 @@ from fusedops.product.factors import (
     wants_gradient,
     wrong_shape,
 )
+from fusedops.product.group_checks import OFFSETS, check_groups, check_offsets
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
-from fusedops.torch_ops.tracing import is_distributed
 
 __all__ = ["GroupedLinear", "SettledGroups"]
-
-#: The operand of a call that says which rows are whose.
-OFFSETS = "offsets"
 
 
 class GroupedLinear(SingleProduct):
@@ -175,21 +171,26 @@ class GroupedLinear(SingleProduct):
         self._check_groups(first, second, arguments)
         if not first.is_cuda:
             return Delegate(self._run_checked)
-        if self._chosen(first, second, arguments).tiling is None:
+        alone = self.alone(first, arguments)
+        if alone or self._chosen(first, second, arguments).tiling is None:
             return Delegate(self._run_apart)
         dtype = factor_dtype(first)
         if first.dtype is not dtype or second.dtype is not dtype:
             return Delegate(self._run_cast)
-        planned = self.planned(first, second, arguments)
-        made = None if planned is None else build_or_warn(planned, self.declaration)
-        if planned is not None:
-            self.available = made is not None
-        return Delegate(self._run_apart) if made is None else made
+        try:
+            planned = self.planned(first, second, arguments)
+        except (TypeError, ValueError):
+            planned = None  # the Map says what is wrong, in the shape that the call knows
+        if planned is None:
+            return Delegate(self._run_apart)
+        made = build_or_warn(planned, self.declaration)
+        self.available = made is not None
+        return made or Delegate(self._run_apart)
 
     def planned(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any], target: Target | None = None
     ) -> Planned | None:
-        """A call as one kernel, whose factors have their dtypes; None where no kernel can run it."""
+        """A call, whose factors are of one dtype, as one kernel; None where none can run it."""
         choice = self._chosen(first, second, arguments, target)
         if choice.tiling is None:
             return None
@@ -212,13 +213,14 @@ class GroupedLinear(SingleProduct):
         """How a call is run, as far as sizes, dtypes and gradients decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
-        if self.interleaved or self.alone(first, arguments):
-            return Choice(None, "one kernel for both reads halves below one another")
-        if wants_gradient((first, second, *arguments.values())):
-            return Choice(None, "where there may be gradients, torch's product keeps z for them")
+        if self.interleaved:
+            return Choice(None, "one kernel for both takes halves that lie below one another in w")
         beside = 1 if self.halves is None else 2
         target = target or Target.of(first.device)
-        return chosen_for_groups(self.epilogue, first, second, beside, target)
+        choice = chosen_for_groups(self.epilogue, first, second, beside, target)
+        if choice.tiling is not None and wants_gradient((first, second, *arguments.values())):
+            return Choice(None, "torch's product keeps z, for the gradients")
+        return choice
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
@@ -263,7 +265,10 @@ class GroupedLinear(SingleProduct):
         choice = self._chosen(first, second, arguments)
         if choice.tiling is None:
             return choice
-        first, second = (torch.empty_like(one, dtype=dtype) for one in (first, second))
+        first, second = (
+            one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
+            for one in (first, second)
+        )
         if self.planned(first, second, arguments) is not None:
             return choice
         return Choice(
@@ -279,16 +284,7 @@ class GroupedLinear(SingleProduct):
 
     def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call on a CPU, where it costs little to look at the offsets."""
-        offsets = arguments[OFFSETS]
-        rows, counts = first.shape[0], offsets.shape[0] == second.shape[0]
-        steps = offsets if counts else offsets.diff()
-        total = int(offsets.sum()) if counts else int(offsets[-1])
-        if (steps < 0).any() or total > rows or (not counts and int(offsets[0]) < 0):
-            wanted = f"from 0 to x's {rows} rows, and not decrease"
-            if counts:
-                wanted = f"counts, none below 0, of x's {rows} rows at most"
-            got = shortened(offsets.tolist())
-            raise ValueError(f"{self.name}: offsets must be {wanted}, got {got}")
+        check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
         return self._run_apart(first, second, **arguments)
 
     def _run_apart(
@@ -316,6 +312,9 @@ class GroupedLinear(SingleProduct):
         else:
             value, other = z.chunk(2, 1)
         return value, {**arguments, self.halves: other}
+
+    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
+        check_groups(self, first, second, arguments, self.by_expert, self.halves)
 
     @property
     def of_product(self) -> tuple[str, ...]:
@@ -351,53 +350,6 @@ class GroupedLinear(SingleProduct):
     def _entry(table: Tensor) -> tuple[int, ...]:
         """The shape in which a row takes its entry."""
         return tuple(table.shape[1:]) or (1,)
-
-    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError for offsets, or operands by group, that do not fit."""
-        self.check_names(arguments)
-        offsets, groups = arguments[OFFSETS], second.shape[0]
-        if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
-            kind = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
-            raise TypeError(
-                f"{self.name}: offsets must be a tensor of int32 or int64 on x's device, got "
-                f"{kind}; torch.bincount(expert, minlength={groups}) counts rows"
-            )
-        if offsets.dim() != 1 or offsets.shape[0] not in (groups, groups + 1):
-            raise ValueError(
-                f"{self.name}: offsets must have shape ({groups + 1},), where each group begins "
-                f"and the last one ends, or ({groups},), the rows of each group, for w of shape "
-                f"{tuple(second.shape)}, got {tuple(offsets.shape)}"
-            )
-        if offsets.device != first.device:
-            raise ValueError(
-                f"{self.name}: offsets must be on x's device {first.device}, got {offsets.device}; "
-                f"move them with .to({str(first.device)!r})"
-            )
-        if is_distributed(offsets) != is_distributed(first):
-            raise TypeError(
-                f"{self.name}: offsets must be a DTensor where x is one, and a plain tensor where "
-                "it is not; for experts that are divided among ranks call the op with the rows, "
-                "weights and offsets of this rank, by to_local()"
-            )
-        columns = second.shape[1]
-        if self.halves is not None:
-            if columns % 2:
-                raise ValueError(
-                    f"{self.name}: w must have an even number of rows for each group, of which "
-                    f"{self.halves!r} is a half, got {tuple(second.shape)}"
-                )
-            columns //= 2
-        for name in self.by_expert:
-            table = arguments.get(name)
-            if not isinstance(table, Tensor):
-                continue
-            entry = tuple(table.shape[1:])
-            if table.dim() == 0 or table.shape[0] != groups or entry not in ((), (1,), (columns,)):
-                raise ValueError(
-                    f"{self.name}: operand {name!r}, which by_expert names, must have shape "
-                    f"({groups}, {columns}), ({groups}, 1) or ({groups},), got "
-                    f"{tuple(table.shape)}; one of all groups is not named there"
-                )
 
 
 class SettledGroups(SingleProduct):
