@@ -32,7 +32,7 @@ template <int kTileM_, int kTileN_>
 struct BatchedOrder {
   using Each = TileOrder<kTileM_, kTileN_>;
   static constexpr bool kRagged = Each::kRagged;
-  static constexpr int kBeside = Each::kBeside;
+  static constexpr Halves kHalves = Each::kHalves;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_;
   Each each;
   const Batch& batch;
@@ -76,6 +76,7 @@ struct BatchedOrder {
   }
   __device__ __forceinline__ OneOfMany x_of(const Tile& tile) const { return of(tile, 0); }
   __device__ __forceinline__ OneOfMany w_of(const Tile& tile) const { return of(tile, 3); }
+  __device__ __forceinline__ static int row_of_w(const Tile& tile) { return tile.col; }
   __device__ __forceinline__ static int apart() { return Each::apart(); }
 
  private:

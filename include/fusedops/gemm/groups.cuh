@@ -86,12 +86,12 @@ struct GroupTable {
 };
 
 /// A row of x: its coordinates are its group and its number, so that an operand by group and one by row are
-/// read in the same way. other: the pack of the product's second half that belongs to this one.
+/// read in the same way. other: a pack of the product's other half.
 struct RowOfGroup : GuardedRow<NearRow<RowIndex<2>>> {
   uint32_t other[kPack / 2];
 };
 
-/// An operand that is the second half of the product's columns, in the factors' type.
+/// An operand that is the other half of the product's columns, in the factors' type.
 template <class T>
 struct OtherHalf {
   uint64_t unused;
@@ -108,13 +108,12 @@ struct OtherHalf {
   }
 };
 
-/// The tiles of all groups, one group after another. kBeside: 2 where a tile has as many columns of the
-/// product's first half as of its second one, else 1.
-template <int kTileM, int kTileN, int kBeside_>
+/// The tiles of all groups, one group after another. With halves, a tile has as many columns of either.
+template <int kTileM, int kTileN, Halves kHalves_>
 struct GroupedOrder {
   static constexpr bool kRagged = true;
-  static constexpr int kBeside = kBeside_;
-  using Each = TileOrder<kTileM, kTileN / kBeside>;
+  static constexpr Halves kHalves = kHalves_;
+  using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;
   int groups, rows, cols, group;  // cols: of the result
 
@@ -163,17 +162,20 @@ struct GroupedOrder {
   }
   __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }
   __device__ __forceinline__ static OneOfMany w_of(const Tile& tile) { return {{tile.of, 0, 0}}; }
-  /// From the rows of w that the first block copies to those that the second one does.
-  __device__ __forceinline__ int apart() const { return kBeside == 2 ? cols : kTileN / 2; }
+  __device__ __forceinline__ static int row_of_w(const Tile& tile) {
+    return kHalves == Halves::kBetween ? 2 * tile.col : tile.col;
+  }
+  __device__ __forceinline__ int apart() const {
+    return kHalves == Halves::kBelow ? cols : kTileN / 2;
+  }
 };
 
-/// kBeside: as in GroupedOrder.
-template <class Tiling, int kBeside, class StoreT, class Rows>
+template <class Tiling, Halves kHalves, class StoreT, class Rows>
 __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const TensorMap& w,
                                                        const Forward<StoreT>& epilogue,
                                                        const Rows& rows, int64_t n, int64_t k,
                                                        int64_t group, const Groups& groups) {
-  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kBeside>;
+  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves>;
   __shared__ GroupTable table;
   auto make_order = [&] {
     const int cols = static_cast<int>(n), height = static_cast<int>(group);

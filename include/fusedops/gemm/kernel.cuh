@@ -120,7 +120,7 @@ template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
                                              Epilogue epilogue, const Rows& rows,
                                              const Masked& masked, int nth) {
-  using Sums = Handover<Tiling::kTileN, Order::kBeside>;
+  using Sums = Handover<Tiling::kTileN, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
   static_assert(kSteps % 2 == 0, "two sets of packs");
@@ -185,8 +185,12 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         }
         FUSEDOPS_UNROLL
         for (int i = 0; i < kPacks; ++i) {
-          from.template read<typename Tiling::T>(these.values[i], now + i);
-          if constexpr (Order::kBeside == 2) from.read(these.rows[i].other, now + i, 1);
+          using T = typename Tiling::T;
+          if constexpr (Order::kHalves == Halves::kNone) {
+            from.template read<T>(these.values[i], now + i);
+          } else {
+            from.template read<T>(these.values[i], these.rows[i].other, now + i);
+          }
         }
         if (last) from.release();
         epilogue.run(these);

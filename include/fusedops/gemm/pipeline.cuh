@@ -168,7 +168,7 @@ struct Ring {
                                        const TensorMap& w, int k, const Order& order,
                                        const typename Order::Tile& tile, const Bias& added) {
     const int row = tile.row;
-    int col = tile.col;
+    int col = order.row_of_w(tile);
     const auto x_of = order.x_of(tile);
     const auto w_of = order.w_of(tile);
     const int rank = rank_in_cluster();

@@ -32,14 +32,17 @@ __device__ __forceinline__ int lane_of_warp() {
   return lane;
 }
 
+/// Whether one half of the product's columns is the STORE's x, and the other one an operand of it: no, with
+/// the second half's rows of w below the first one's, or between these.
+enum class Halves { kNone, kBelow, kBetween };
+
 /// The place of a factor that is a matrix.
 struct OneProduct {};
 
 template <int kTileM, int kTileN>
 struct TileOrder {
-  /// Whether tiles may have fewer rows, and the columns of a tile that make one of the result.
-  static constexpr bool kRagged = false;
-  static constexpr int kBeside = 1;
+  static constexpr bool kRagged = false;  // whether a tile may have fewer rows
+  static constexpr Halves kHalves = Halves::kNone;
   int rows, cols, group;
 
   /// The number of pairs of tiles.
@@ -76,7 +79,8 @@ struct TileOrder {
   /// Where the factors of its product lie.
   __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }
   __device__ __forceinline__ static OneProduct w_of(const Tile&) { return {}; }
-  /// From the rows of w that the first block copies to those that the second one does.
+  /// The first row of w that the first block copies, and from there to the first one of the second block.
+  __device__ __forceinline__ static int row_of_w(const Tile& tile) { return tile.col; }
   __device__ __forceinline__ static int apart() { return kTileN / 2; }
   __device__ __forceinline__ Tile at(int number) const {
     int m = rows, n = cols;

@@ -38,8 +38,9 @@ TEMPLATES = {
     "product": ("product_kernel<{}>", ""),
     "product_gradient": ("product_kernel<{}>", ""),
     "batched_product": ("batched_product_kernel<{}>", ", a.batch"),
-    "grouped_product": ("grouped_product_kernel<{}, 1>", ", a.groups"),
-    "halved_product": ("grouped_product_kernel<{}, 2>", ", a.groups"),
+    "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.groups"),
+    "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.groups"),
+    "interleaved_product": ("grouped_product_kernel<{}, gemm::Halves::kBetween>", ", a.groups"),
 }
 
 

@@ -199,8 +199,8 @@ class GroupedLinear(SingleProduct):
         bound = bind_groups(self.epilogue, first, second, others, self.by_expert, self.halves)
         if bound is None:
             return None
-        slots, tiling = self._numbers, choice.tiling
-        one = GroupedProduct(bound, first, second, offsets, slots, self.halves, tiling)
+        halves = self.halves, self.interleaved
+        one = GroupedProduct(bound, first, second, offsets, self._numbers, *halves, choice.tiling)
         return plan(one, target)
 
     def _chosen(
@@ -213,8 +213,6 @@ class GroupedLinear(SingleProduct):
         """How a call is run, as far as sizes, dtypes and gradients decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
-        if self.interleaved:
-            return Choice(None, "one kernel for both takes halves that lie below one another in w")
         beside = 1 if self.halves is None else 2
         target = target or Target.of(first.device)
         choice = chosen_for_groups(self.epilogue, first, second, beside, target)

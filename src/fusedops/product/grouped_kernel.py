@@ -94,7 +94,7 @@ def bind_groups(
         w: A matrix for each group.
         arguments: Operands and options.
         by_expert: The operands that have an entry for each group.
-        half: The operand that is the second half of the product, if one is.
+        half: The operand that is the other half of the product, if one is.
     """
     given = dict(arguments)
     groups, columns, _ = w.shape
@@ -125,7 +125,8 @@ class GroupedProduct(Product):
         w: A matrix for each group, of shape (E, N, K).
         offsets: Where the groups are, as the call gives it.
         slots: The number of each operand among the arguments of the call, offsets and w among them.
-        half: The operand that is the second half of the product, if one is.
+        half: The operand that is the other half of the product, if one is.
+        interleaved: Whether its rows of w are between those of the STORE's x, else below these.
         tiling: The form of the kernel, but for which of w's dimensions is contiguous.
     """
 
@@ -139,6 +140,7 @@ class GroupedProduct(Product):
         offsets: Tensor,
         slots: dict[str, int],
         half: str | None,
+        interleaved: bool,
         tiling: ProductTiling,
     ) -> None:
         self.groups, self.rows, self.columns = *w.shape[:1], x.shape[0], bound.columns
@@ -149,7 +151,9 @@ class GroupedProduct(Product):
         self.tiling, self.info, self.dtype = tiling, tiling.name, x.dtype
         self.half, self.offsets = half, offsets
         self.factors = _factors_of(bound, x, w, offsets, slots["w"], tiling)
-        self.entry = "grouped_product" if half is None else "halved_product"
+        self.entry = "interleaved_product" if interleaved else "halved_product"
+        if half is None:
+            self.entry = "grouped_product"
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The operands and outputs of the STORE; None if bulk copies cannot read the factors."""
