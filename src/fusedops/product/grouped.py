@@ -62,17 +62,20 @@ class GroupedLinear(SingleProduct):
     one product by weights of gate and up below one another. ``interleaved=True`` says that gate and
     up are neighbours in w's rows: x is the even columns, and up the odd ones.
 
-    The product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or
-    where torch has no grouped product, there is a product for each group, and the host reads the
-    offsets; that of float16 and float32 on a GPU reads them in torch. Products of bfloat16 on a GPU
-    can be captured. Rows of w and x begin at multiples of 16 bytes, or are copied.
+    Where no gradient is wanted, one kernel multiplies 16-bit factors on sm_90 and runs the functors
+    (docs/explanation/products.md has the conditions, and `explain` the reason). Elsewhere the
+    product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or where
+    torch has no grouped product, there is a product for each group, and the host reads the offsets;
+    that of float16 and float32 on a GPU reads them in torch. One kernel, and products of bfloat16
+    on a GPU, can be captured. torch copies w and x unless their rows begin at multiples of 16
+    bytes.
 
     Args:
         store: The functors applied to the product, in order; none by default.
         by_expert: The names of the operands that have an entry for each group.
         halves: The operand of the STORE that is the second half of the product; None for none.
         interleaved: Whether columns of both halves alternate; gate weights that lie so need no
-            copy, but halves of neighbours are read with fewer instructions.
+            copy, but halves below one another are read with fewer instructions.
 
     Raises:
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
