@@ -217,7 +217,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   const auto added = bias_of(epilogue);
   static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
   // To ask which tiles are masked, or whose rows they are, takes a few more where the copies are issued.
-  constexpr int kToProduce = Masked::kNever && !decltype(order)::kRagged ? 24 : 32;
+  constexpr int kToProduce = decltype(order)::kRagged ? 40 : Masked::kNever ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);

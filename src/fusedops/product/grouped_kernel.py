@@ -34,6 +34,9 @@ __all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
 #: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
 WARPGROUP_ROWS = 64
 
+#: The stages by which w is fetched to the L2 cache before it is copied.
+AHEAD = 8
+
 
 def chosen_for_groups(
     epilogue: Epilogue, x: Tensor, w: Tensor, beside: int, target: Target
@@ -192,7 +195,7 @@ class GroupedProduct(Product):
         members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
         counts, long = self.offsets.shape[0] == self.groups, self.offsets.dtype is torch.int64
         write.pointer((_runtime.POINTER, self.slots["offsets"]))
-        write.constant(self.rows, self.groups, counts | long << 1)
+        write.constant(self.rows, self.groups, counts | long << 1, AHEAD)
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
