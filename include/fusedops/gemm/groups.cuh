@@ -19,7 +19,7 @@ namespace gemm {
 
 /// The words of a kernel's argument that say where groups are.
 struct Groups {
-  enum Form : int64_t { kCounts = 1, kLong = 2 };
+  enum Form : int64_t { kCounts = 1, kLong = 2, kHolds = 4 };
   const void* data;  // where each group begins and the last one ends, or (kCounts) the rows of each
   int64_t rows, count, form;  // kLong: integers of 64 bits, else of 32
   int64_t ahead;              // steps by which w is fetched to the L2 cache before it is copied; 0: not
@@ -117,6 +117,7 @@ struct GroupedOrder {
   using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;
   int groups, rows, cols, group, ahead;  // cols: of the result
+  bool holds;
 
   __device__ __forceinline__ int count() const { return table.tiles[groups]; }
 
@@ -185,7 +186,7 @@ __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const
     }
     __syncthreads();
     return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols, height,
-                 static_cast<int>(groups.ahead)};
+                 static_cast<int>(groups.ahead), (groups.form & Groups::kHolds) != 0};
   };
   share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
 }

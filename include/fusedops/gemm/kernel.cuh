@@ -48,6 +48,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
   uint32_t parity = 0;
+  bool alone = false;  // whether the other warpgroup has nothing to multiply
   int t = blockIdx.x / 2;
   if (kInTurns && mine == 1) {
     if (t < tiles) turn.pass_on();
@@ -57,7 +58,9 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
     if constexpr (Order::kRagged) {
       static_assert(!kInTurns, "warpgroups whose rows differ");
-      if (mine >= order.parts(order.at(t))) {
+      const int parts = order.parts(order.at(t));
+      alone = order.holds && parts == 1;
+      if (mine >= parts) {
         for (int step = 0; step < all_steps; ++step) {
           ring.full[at.stage].wait(at.parity);
           ring.release(at.stage);
@@ -87,7 +90,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
       Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
-      if constexpr (kInTurns) {
+      if (kInTurns || (Order::kRagged && alone)) {
         wgmma_wait<1>();
         if (step > 0) ring.release(before);
         before = at.stage;
@@ -106,7 +109,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     wgmma_wait<0>();
     FUSEDOPS_UNROLL
     for (auto& sum : sums) wgmma_keep(sum);
-    if constexpr (kInTurns) {
+    if (kInTurns || (Order::kRagged && alone)) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
     to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);

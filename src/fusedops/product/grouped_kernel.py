@@ -36,6 +36,7 @@ WARPGROUP_ROWS = 64
 
 #: The stages by which w is fetched to the L2 cache before it is copied.
 AHEAD = 8
+HOLDS = 1
 
 
 def chosen_for_groups(
@@ -195,7 +196,7 @@ class GroupedProduct(Product):
         members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
         counts, long = self.offsets.shape[0] == self.groups, self.offsets.dtype is torch.int64
         write.pointer((_runtime.POINTER, self.slots["offsets"]))
-        write.constant(self.rows, self.groups, counts | long << 1, AHEAD)
+        write.constant(self.rows, self.groups, counts | long << 1 | HOLDS << 2, AHEAD)
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
