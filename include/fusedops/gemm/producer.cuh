@@ -44,22 +44,15 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
     const int steps = masked(tile) ? 0 : stages_of(k);
+    auto next = tile;
     if constexpr (Order::kRagged) {
-      const auto next = order.at(min(t + clusters, tiles - 1));
-#pragma unroll 1
-      for (int step = 0; step < steps; ++step) {
-        if (order.ahead > 0) {
-          prefetch<typename Tiling::Ring>(w, order, step, steps, tile, next);
-        }
-        if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, order, tile, added);
-        __syncwarp();
-        at.next();
-      }
-      continue;
+      if (t + clusters < tiles) next = order.at(t + clusters);
     }
     for (int step = 0; step < steps; ++step) {
-      if (threadIdx.x == 0)
-        ring.fill(at, x, w, step * kStageK, order, tile, added);
+      if constexpr (Order::kRagged) {
+        if (order.ahead > 0) prefetch<typename Tiling::Ring>(w, order, step, steps, tile, next);
+      }
+      if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, order, tile, added);
       __syncwarp();
       at.next();
     }
