@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 from cases import randn, same_bits
-from products import HOPPER, forced, needs_hopper, on_hopper, thorough_points
+from products import HOPPER, forced, needs_hopper, on_hopper, recording, thorough_points
 
 import fusedops as fo
 from fusedops.jit import nvrtc
@@ -120,6 +120,11 @@ class TestChoice:
         told = self.told(monkeypatch, **more)
         assert "torch's product, then one kernel" in told
         assert why in " ".join(told.split())
+
+    def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):
+        """As those of a Map: no list of kernels has those of groups."""
+        recording(monkeypatch, tmp_path)
+        assert "torch's product, then one kernel" in self.told(monkeypatch)
 
     def test_gradients_keep_the_product(self, monkeypatch):
         on_hopper(monkeypatch)

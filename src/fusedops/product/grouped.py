@@ -16,6 +16,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Role
 from fusedops.generate.target import Target
+from fusedops.jit import env
 from fusedops.plan.planned import Planned
 from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
@@ -216,6 +217,8 @@ class GroupedLinear(SingleProduct):
         """How a call is run, as far as sizes, dtypes and gradients decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
+        if env.record_file() is not None:
+            return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
         beside = 1 if self.halves is None else 2
         target = target or Target.of(first.device)
         choice = chosen_for_groups(self.epilogue, first, second, beside, target)
