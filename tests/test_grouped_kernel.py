@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 from cases import randn, same_bits
-from products import HOPPER, forced, needs_hopper, on_hopper, recording, thorough_points
+from products import HALF, HOPPER, forced, needs_hopper, on_hopper, recording, thorough_points
 
 import fusedops as fo
 from fusedops.jit import nvrtc
@@ -120,6 +120,14 @@ class TestChoice:
         told = self.told(monkeypatch, **more)
         assert "torch's product, then one kernel" in told
         assert why in " ".join(told.split())
+
+    def test_deep_products_are_left_to_torch(self, monkeypatch):
+        on_hopper(monkeypatch)
+        op, offsets = OPS["swiglu"], torch.tensor([1, 2])
+        for k, one in ((4096, True), (4104, False)):
+            told = str(op.explain(torch.ones(3, k, dtype=HALF), torch.ones(2, 256, k, dtype=HALF),
+                                  offsets=offsets))  # fmt: skip
+            assert ("one kernel for product and STORE" in told) == one
 
     def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):
         """As those of a Map: no list of kernels has those of groups."""

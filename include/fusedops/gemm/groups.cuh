@@ -19,10 +19,9 @@ namespace gemm {
 
 /// The words of a kernel's argument that say where groups are.
 struct Groups {
-  enum Form : int64_t { kCounts = 1, kLong = 2, kHolds = 4 };
+  enum Form : int64_t { kCounts = 1, kLong = 2 };
   const void* data;  // where each group begins and the last one ends, or (kCounts) the rows of each
   int64_t rows, count, form;  // kLong: integers of 64 bits, else of 32
-  int64_t ahead;              // steps by which w is fetched to the L2 cache before it is copied; 0: not
 
   __device__ __forceinline__ int64_t read(int at) const {
     if (form & kLong) return static_cast<const int64_t*>(data)[at];
@@ -116,13 +115,12 @@ struct GroupedOrder {
   static constexpr Halves kHalves = kHalves_;
   using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;
-  int groups, rows, cols, group, ahead;  // cols: of the result
-  bool holds;
+  int groups, rows, cols, group;  // cols: of the result
 
   __device__ __forceinline__ int count() const { return table.tiles[groups]; }
 
   struct Tile {
-    int row, col, end, of, number;  // end: of the tile's rows in its group; of: the group
+    int row, col, end, of;  // end: of the tile's rows in its group; of: the group
   };
   __device__ __forceinline__ Tile at(int number) const {
     int low = 0, high = groups;
@@ -136,7 +134,7 @@ struct GroupedOrder {
     // Few rows are shared by both blocks: then one warpgroup of each has some.
     const int rank = rank_in_cluster(), first = begin + tile.new_row - rank * kTileM;
     const int each = end - first > kTileM ? kTileM : kTileM / 2, row = first + rank * each;
-    return {row, tile.col, min(end, row + each), low, number};
+    return {row, tile.col, min(end, row + each), low};
   }
   /// The warpgroups that have rows of the tile, 64 each.
   __device__ __forceinline__ static int parts(const Tile& tile) {
@@ -185,8 +183,8 @@ __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const
       table.fill(groups, [&](int of) { return typename Order::Each{of, cols, height}.count(); });
     }
     __syncthreads();
-    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols, height,
-                 static_cast<int>(groups.ahead), (groups.form & Groups::kHolds) != 0};
+    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols,
+                 height};
   };
   share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
 }

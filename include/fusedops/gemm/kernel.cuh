@@ -48,7 +48,6 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
   uint32_t parity = 0;
-  bool alone = false;  // whether the other warpgroup has nothing to multiply
   int t = blockIdx.x / 2;
   if (kInTurns && mine == 1) {
     if (t < tiles) turn.pass_on();
@@ -58,9 +57,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
     if constexpr (Order::kRagged) {
       static_assert(!kInTurns, "warpgroups whose rows differ");
-      const int parts = order.parts(order.at(t));
-      alone = order.holds && parts == 1;
-      if (mine >= parts) {
+      if (mine >= order.parts(order.at(t))) {
         for (int step = 0; step < all_steps; ++step) {
           ring.full[at.stage].wait(at.parity);
           ring.release(at.stage);
@@ -90,7 +87,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
       Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
-      if (kInTurns || (Order::kRagged && alone)) {
+      if constexpr (kInTurns) {
         wgmma_wait<1>();
         if (step > 0) ring.release(before);
         before = at.stage;
@@ -109,7 +106,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     wgmma_wait<0>();
     FUSEDOPS_UNROLL
     for (auto& sum : sums) wgmma_keep(sum);
-    if (kInTurns || (Order::kRagged && alone)) {
+    if constexpr (kInTurns) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
     to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);
@@ -220,7 +217,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   const auto added = bias_of(epilogue);
   static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
   // To ask which tiles are masked, or whose rows they are, takes a few more where the copies are issued.
-  constexpr int kToProduce = decltype(order)::kRagged ? 40 : Masked::kNever ? 24 : 32;
+  constexpr int kToProduce = Masked::kNever && !decltype(order)::kRagged ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);

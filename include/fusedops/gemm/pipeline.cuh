@@ -103,15 +103,6 @@ __device__ __forceinline__ void copy_box_to_both(const TensorMap& map, StageBarr
       : "memory");
 }
 
-/// Fetches such a box to the L2 cache.
-__device__ __forceinline__ void prefetch_box(const TensorMap& map, int k, int row,
-                                             const OneOfMany& of) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map),
-      "r"(k), "r"(row), "r"(of.at[0]), "r"(of.at[1]), "r"(of.at[2])
-      : "memory");
-}
-
 /// The place in the ring, and the parity of its trip.
 template <int kStages>
 struct StageIndex {
@@ -193,7 +184,6 @@ struct Ring {
     }
     char* to = stages + at.stage * kBytes;
     if constexpr (Order::kRagged) {
-#pragma unroll 1
       for (int part = 0; part < order.parts(tile); ++part) {
         copy_box(x, barrier, to + part * kBytesPart, k, row + part * 64, x_of);
       }
@@ -208,18 +198,6 @@ struct Ring {
       for (int c = 0; c < kTileN / 2; c += 64) {
         copy_box_to_both(w, barrier, half + c * kStageK * 2, col + c, k, w_of);
       }
-    }
-  }
-  /// By one thread: fetches what it will copy of w to the L2 cache.
-  template <class Order>
-  __device__ __forceinline__ static void prefetch(const TensorMap& w, int k, const Order& order,
-                                                  const typename Order::Tile& tile) {
-    const int col = order.row_of_w(tile) + rank_in_cluster() * order.apart();
-    const auto w_of = order.w_of(tile);
-    if constexpr (kMajor == Major::kK) {
-      prefetch_box(w, k, col, w_of);
-    } else {
-      for (int c = 0; c < kTileN / 2; c += 64) prefetch_box(w, col + c, k, w_of);
     }
   }
   /// By all lanes of a warp that has read the stage for the last time.

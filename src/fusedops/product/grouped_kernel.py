@@ -34,9 +34,8 @@ __all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
 #: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
 WARPGROUP_ROWS = 64
 
-#: The stages by which w is fetched to the L2 cache before it is copied.
-AHEAD = 8
-HOLDS = 1
+#: Deeper products were not measured to be faster (benchmarks/log, 44).
+MOST_DEPTH = 4096
 
 
 def chosen_for_groups(
@@ -76,6 +75,9 @@ def chosen_for_groups(
     tiling = dataclasses.replace(tiling, dtype=STORAGE[factor_dtype(x)])
     if forced is not None:
         return Choice(tiling, "which is forced")
+    if depth > MOST_DEPTH:
+        page = "docs/explanation/products.md"
+        return Choice(None, f"one kernel for both is not faster of so many columns of x ({page})")
     return Choice(tiling, "which is faster than two (docs/explanation/products.md)")
 
 
@@ -196,7 +198,7 @@ class GroupedProduct(Product):
         members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
         counts, long = self.offsets.shape[0] == self.groups, self.offsets.dtype is torch.int64
         write.pointer((_runtime.POINTER, self.slots["offsets"]))
-        write.constant(self.rows, self.groups, counts | long << 1 | HOLDS << 2, AHEAD)
+        write.constant(self.rows, self.groups, counts | long << 1)
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
