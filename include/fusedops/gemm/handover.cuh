@@ -104,7 +104,7 @@ struct Handover {
         from_pair<T>(first[c], values[2 * c], values[2 * c + 1]);
         other[c] = second[c];
       } else {  // each pair is one of either half
-        const uint32_t(&from)[4] = c < 2 ? first : second;
+        const uint32_t (&from)[4] = c < 2 ? first : second;
         const uint32_t low = from[c % 2 * 2], high = from[c % 2 * 2 + 1];
         from_pair<T>(__byte_perm(low, high, 0x5410), values[2 * c], values[2 * c + 1]);
         other[c] = __byte_perm(low, high, 0x7632);
@@ -121,8 +121,8 @@ struct Handover {
   /// The nth word of 16 bytes of this lane, or the one beside it.
   __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int beside) const {
     const int lane = lane_of_warp(), row = nth * kRowsAtOnce + lane / kLanes;
-    const int word = kHalves == Halves::kBetween ? lane % kLanes * 2 + beside
-                                                 : lane % kLanes + beside * kLanes;
+    const int word =
+        kHalves == Halves::kBetween ? lane % kLanes * 2 + beside : lane % kLanes + beside * kLanes;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
                  : "r"(rows + row * kPitch + (word ^ (row % 8)) * 16)
