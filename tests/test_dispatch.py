@@ -13,8 +13,8 @@ from philox import drawn
 from references import Chain
 
 SUCCESS, INVALID = 0, 1
-COLUMNS = (1, 3, 8, 24, 64, 65, 256, 257, 768, 1024, 1032, 2048, 3000, 4096, 4097)
-COLUMNS += (8192, 16384, 16385, 65536)
+COLUMNS = (1, 3, 8, 24, 64, 65, 256, 257, 768, 1024, 1032, 1536, 2048, 3000, 4096, 4097)
+COLUMNS += (5120, 8192, 16384, 16385, 20480, 50264, 65536)
 
 
 def fresh(shape, dtype, device):
@@ -236,7 +236,7 @@ def test_a_workspace_too_small(device):
     assert dgamma.isnan().all()
 
 
-@pytest.mark.parametrize("cols", [8, 264, 1024, 1040, 17000])
+@pytest.mark.parametrize("cols", [8, 264, 1024, 1040, 5120, 17000, 20480])
 def test_bits_do_not_depend_on_alignment_or_rows(device, cols):
     library = place("others", device)
     base = randn(40, cols, dtype=torch.bfloat16, device=device)

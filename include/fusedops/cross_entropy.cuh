@@ -146,7 +146,8 @@ template <class Compute, int64_t kIgnored = -100, class LoadT, class Target, cla
   if (rows > 0 && !all.fits) return detail::invalid_value(detail::place(where));
   const Op op{detail::smoothing_of<Compute>(terms), detail::z_loss_of<Compute>(terms), target};
   const detail::KeepLoss<Compute> keep{loss, lse, kept};
-  return detail::dispatch_rows(where, op, load, store(Absent{}), keep, rows, cols);
+  return detail::dispatch_rows<detail::LossLadder>(where, op, load, store(Absent{}), keep, rows,
+                                                   cols);
 }
 
 /// dv = dloss * (softmax(v) - [column = target]), and on through the functors of the LOAD.

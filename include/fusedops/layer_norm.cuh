@@ -80,7 +80,7 @@ template <class Compute, class LoadT, class StoreT, class Cols, class Where = Th
   detail::refuse_masks_in_norm<LoadT>();
   const LayerNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, mean, rstd};
-  return detail::dispatch_rows(where, op, load, store, keep, rows, cols);
+  return detail::dispatch_rows<detail::CentredLadder>(where, op, load, store, keep, rows, cols);
 }
 
 /// dv = rstd * (dy - mean(dy) - y * mean(y * dy)), and on through the functors.

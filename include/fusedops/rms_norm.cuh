@@ -52,7 +52,7 @@ template <class Compute, class LoadT, class StoreT, class Cols, class Where = Th
   detail::refuse_masks_in_norm<LoadT>();
   const RmsNorm<Compute> op{{static_cast<Compute>(epsilon)}};
   const detail::KeepRow<Compute> keep{kept, nullptr, rstd};
-  return detail::dispatch_rows(where, op, load, store, keep, rows, cols);
+  return detail::dispatch_rows<detail::ForwardLadder>(where, op, load, store, keep, rows, cols);
 }
 
 /// dv = rstd * (dy - y * mean(y * dy)), and on through the functors.

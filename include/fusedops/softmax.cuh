@@ -103,7 +103,7 @@ template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class S
                                                        Compute* kept = nullptr) {
   using Op = Softmax<Compute, false, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows<detail::ForwardLadder>(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = y * (dy - sum(y * dy)), and on through the functors.
@@ -137,7 +137,7 @@ template <class Compute, EmptyRow kEmpty = EmptyRow::kZero, class LoadT, class S
                                                            Compute* kept = nullptr) {
   using Op = Softmax<Compute, true, kEmpty == EmptyRow::kNan>;
   const detail::KeepRow<Compute> keep{kept, nullptr, nullptr};
-  return detail::dispatch_rows(where, Op{}, load, store, keep, rows, cols);
+  return detail::dispatch_rows<detail::ForwardLadder>(where, Op{}, load, store, keep, rows, cols);
 }
 
 /// dv = dy - exp(y) * sum(dy), and on through the functors.

@@ -52,29 +52,44 @@ struct RangeOf<few_cols<kLow_, kHigh_>> : RangeOf<cols<kLow_, kHigh_>> {
   static constexpr bool kFew = true;
 };
 
-/// kThreads: threads per row; kValues: 4-byte values per thread. kPersistentThreads: threads of
-/// persistent blocks per multiprocessor, where rows share a gradient; kOccupancy: occupancy target
-/// in threads per multiprocessor, 0 leaves it to the compiler; kBlock: threads per block where a
-/// block holds several rows; kCluster: blocks per row, kThreads in each of them.
-template <int kThreads_, int kValues_, int kPersistentThreads = 1024, int kOccupancy = 0,
-          int kBlock_ = 64, int kCluster_ = 1>
+/// kThreads: threads per row; kValues: 4-byte values per thread. kPersistent: threads of persistent
+/// blocks per multiprocessor, where rows share a gradient; kOccupancy: occupancy target in threads
+/// per multiprocessor, 0 leaves it to the compiler; of doubles, which take two registers, both are
+/// half as many. kBlock: threads per block where a block holds several rows; kCluster: blocks per
+/// row, kThreads in each of them; kFitted: the row gets as many warps as it fills, so that one kernel
+/// serves all lengths that are a multiple of kStep. Other rows are not for such a bucket.
+template <int kThreads_, int kValues_, int kPersistent = 1024, int kOccupancy = 0, int kBlock_ = 64,
+          int kCluster_ = 1, bool kFitted_ = false>
 struct Bucket {
   static constexpr int kThreads = kThreads_, kValues = kValues_, kCluster = kCluster_;
+  static constexpr bool kFitted = kFitted_;
   static constexpr int kRows = kThreads <= 32 ? kBlock_ / kThreads : 1;
   static constexpr int kBlock = kThreads * kRows;
-  static constexpr int kBlocks = kOccupancy / kBlock;
-  static constexpr int kPersistentBlocks =
-      kPersistentThreads > kBlock ? kPersistentThreads / kBlock : 1;
+  /// The second bound of a kernel's launch: blocks per multiprocessor. Without one ptxas 13.0 spills
+  /// doubles, though there are registers.
+  template <class Compute>
+  static constexpr int kNoBound = sizeof(Compute) > 4;
+  /// kPacks: of a thread. The addresses of more than 8 leave no registers for an occupancy target.
+  template <class Compute, int kPacks>
+  static constexpr int kBlocks =
+      larger(kPacks <= 8 ? kOccupancy * 4 / int(sizeof(Compute)) / kBlock : 0, kNoBound<Compute>);
+  template <class Compute>
+  static constexpr int kPersistentThreads = kPersistent * 4 / int(sizeof(Compute));
 
   template <class Compute>
   static constexpr int64_t kCapacity =
       int64_t(kCluster) * kThreads * kValues * 4 / int64_t(sizeof(Compute));
+  /// Rows of a multiple of so many columns, up to the capacity, fill all of their threads.
+  template <class Compute>
+  static constexpr int64_t kStep =
+      kFitted ? kCapacity<Compute> / (kThreads / 32) : kCapacity<Compute>;
   template <class Compute, int kWidth>
   static constexpr int kPacks = kValues * 4 / int(sizeof(Compute)) / kWidth;
   /// The packs that are complete in each thread of a row of kLeast columns or more. Of a cluster the
   /// last block has the fewest columns, since those of the others are rounded up.
   template <class Compute, int kWidth, int64_t kLeast>
   static constexpr int full() {
+    if constexpr (kFitted) return 0;  // the last warp may have one column
     constexpr int64_t kOfBlock = kLeast / kCluster - (kCluster - 1) * kWidth;
     constexpr int64_t kFull = kOfBlock / (int64_t(kThreads) * kWidth);
     return kFull < 0 ? 0 : static_cast<int>(smaller<int64_t>(kFull, kPacks<Compute, kWidth>));
@@ -82,14 +97,15 @@ struct Bucket {
   /// The schedule of rows of kLeast columns or more that one tile holds, or the tiles of a cluster.
   /// kPieces: whether the end of a row may cut a pack.
   template <class Compute, int kWidth, int64_t kLeast, bool kExact, bool kPieces>
-  using Resident = Schedule<InRegisters, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, kExact,
-                            kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast>(),
-                            kPieces, kCluster, (kCluster > 1 && !kExact) ? -1 : 0>;
+  using Resident =
+      Schedule<InRegisters, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, kExact,
+               kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast>(), kPieces,
+               kCluster, (kCluster > 1 && (kFitted || !kExact)) ? -1 : 0, kFitted>;
   /// The schedule of a block that processes the tiles of a row one after another. Instead of a cluster
   /// it has the chunks of its blocks, and so gives the same bits.
   template <class Storage, class Compute, int kWidth>
   using Chunked = Schedule<Storage, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, false, 0,
-                           true, 1, (kCluster > 1) ? -1 : 0>;
+                           true, 1, (kCluster > 1) ? -1 : 0, kFitted>;
   /// The columns of a row that each block of a cluster has: whole packs, and so many that each block
   /// has some.
   template <int kWidth>
@@ -97,22 +113,45 @@ struct Bucket {
     constexpr int64_t kStep = int64_t(kCluster) * kWidth;
     return (cols + kStep - 1) / kStep * kWidth;
   }
+  /// The threads of a block of rows of so many columns; with packs of the width, or with any.
+  template <class Compute, int kWidth = 16>
+  static int threads(int64_t cols) {
+    if constexpr (!kFitted) return kBlock;
+    constexpr int64_t kOfWarp = 32 * kValues * 4 / int64_t(sizeof(Compute));
+    return 32 * static_cast<int>((even_chunk<kWidth>(cols) + kOfWarp - 1) / kOfWarp);
+  }
 };
 
 template <class... Buckets>
 struct Ladder {};
 
+/// Of rows that fill several warps, kThreads / 32 at most.
+template <int kThreads, int kValues, int kOccupancy = 768, int kPersistent = 1024>
+using Fitted = Bucket<kThreads, kValues, kPersistent, kOccupancy, 64, 1, true>;
+
 /// Of longer rows: a cluster of blocks, which devices have from sm_90 on.
-template <int kBlocks, int kThreads, int kValues, int kPersistentThreads = 1024>
-using OfCluster = Bucket<kThreads, kValues, kPersistentThreads, 0, 64, kBlocks>;
+template <int kBlocks, int kThreads, int kValues, int kOccupancy = 768>
+using FittedCluster = Bucket<kThreads, kValues, 1024, kOccupancy, 64, kBlocks, true>;
+template <int kBlocks, int kThreads, int kValues, int kPersistent = 1024>
+using OfCluster = Bucket<kThreads, kValues, kPersistent, 0, 64, kBlocks>;
 
 /// Of the longest rows that one block holds.
 using LongestTile = Bucket<256, 64>;
 using ForwardLadder =
-    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
-           Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>, Bucket<128, 64>, LongestTile,
-           OfCluster<2, 256, 64>, OfCluster<4, 256, 64>, OfCluster<8, 256, 64>>;
+    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>, Fitted<256, 32>,
+           Fitted<256, 64>, FittedCluster<2, 256, 64>, FittedCluster<4, 256, 64>,
+           FittedCluster<8, 256, 64>, Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>,
+           Bucket<128, 64>, LongestTile, OfCluster<2, 256, 64>, OfCluster<4, 256, 64>,
+           OfCluster<8, 256, 64>>;
 using ForwardChunk = Bucket<512, 16>;
+/// A LayerNorm keeps four numbers per part of a row beside the values, so that three blocks of 256
+/// threads would spill.
+using CentredLadder =
+    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>, Fitted<256, 32>,
+           Fitted<256, 64, 512>, FittedCluster<2, 256, 64, 512>, FittedCluster<8, 128, 64, 640>,
+           FittedCluster<8, 256, 64, 512>, Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>,
+           Bucket<128, 64>, LongestTile, OfCluster<2, 256, 64>, OfCluster<4, 256, 64>,
+           OfCluster<8, 256, 64>>;
 /// Without a result a row is read once, and chunks lose nothing: the tiles are small, so that doubles
 /// do not spill.
 using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<64, 16>,
@@ -122,11 +161,14 @@ using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<
 /// not.
 using NormGradientLadder =
     Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>, Bucket<64, 8>,
-           Bucket<32, 32, 448, 0, 128>, Bucket<128, 16, 768>, Bucket<256, 16, 768>,
-           Bucket<256, 32, 512>, Bucket<512, 32, 512>, OfCluster<4, 256, 32, 512>,
-           OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
+           Bucket<32, 32, 448, 0, 128>, Fitted<256, 16>, Fitted<256, 32>, Fitted<512, 32, 512, 512>,
+           FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>,
+           Bucket<128, 16, 768>, Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<512, 32, 512>,
+           OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
-    Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Bucket<128, 16, 768>,
+    Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Fitted<256, 16>,
+           Fitted<256, 32>, Fitted<512, 32, 512, 512>, FittedCluster<4, 256, 32>,
+           FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>, Bucket<128, 16, 768>,
            Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 /// Nor does a loss's gradient sum anything over a row.
@@ -152,10 +194,13 @@ struct Either<true, Many, Few> {
 template <class Range, class Many, class Few>
 using LadderOf = typename Either<Range::kFew, Many, Few>::type;
 
+inline constexpr int64_t kNoStep = int64_t(1) << 62;
 /// Calls f.resident<Bucket, kLeast, kExact>() for the first bucket that holds the columns, of which
-/// there are at least kLeast (kExact: as many as it holds), and f.chunked<Chunk>() if none does. Only
-/// what the range allows is instantiated.
-template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
+/// there are at least kLeast (kExact: so many that they fill all threads), and f.chunked<Chunk>() if
+/// none does. Fitted buckets are for F::kFits, and stand before those of other rows of the same
+/// lengths: kTaken is the smallest step of theirs. Only what the range allows is instantiated.
+template <class Compute, class Range, class Chunk, int64_t kBelow, int64_t kTaken = kNoStep,
+          class F>
 auto climb(Ladder<>, int64_t cols, const F& f) {
   (void)cols;
   if constexpr (Range::kHigh > kBelow) {
@@ -164,22 +209,35 @@ auto climb(Ladder<>, int64_t cols, const F& f) {
     return f.outside();
   }
 }
-template <class Compute, class Range, class Chunk, int64_t kBelow, class F, class First,
-          class... Rest>
+template <class Compute, class Range, class Chunk, int64_t kBelow, int64_t kTaken = kNoStep,
+          class F, class First, class... Rest>
 auto climb(Ladder<First, Rest...>, int64_t cols, const F& f) {
   constexpr int64_t kCapacity = First::template kCapacity<Compute>;
+  constexpr int64_t kStep = First::template kStep<Compute>;
   constexpr int64_t kLeast = larger<int64_t>(Range::kLow, kBelow + 1);
-  if constexpr (Range::kLow <= kCapacity && Range::kHigh > kBelow) {
-    if (cols <= kCapacity) {
-      if constexpr (Range::kHigh >= kCapacity && !Range::kFew) {
-        if (cols == kCapacity) return f.template resident<First, kLeast, true>();
-      }
-      if constexpr (kLeast < kCapacity || Range::kFew) {
-        return f.template resident<First, kLeast, false>();
+  constexpr int64_t kMost = smaller<int64_t>(Range::kHigh, kCapacity);
+  constexpr bool kFills = !Range::kFew && kMost / kStep * kStep >= kLeast;
+  if constexpr (First::kFitted) {
+    if constexpr (F::kFits && kFills) {
+      if (cols <= kCapacity && cols % kStep == 0) {
+        return f.template resident<First, kLeast, true>();
       }
     }
+    constexpr int64_t kNow = F::kFits ? smaller<int64_t>(kTaken, kStep) : kTaken;
+    return climb<Compute, Range, Chunk, kBelow, kNow>(Ladder<Rest...>{}, cols, f);
+  } else {
+    if constexpr (Range::kLow <= kCapacity && Range::kHigh > kBelow) {
+      if (cols <= kCapacity) {
+        if constexpr (kFills && kCapacity % kTaken != 0) {
+          if (cols == kCapacity) return f.template resident<First, kLeast, true>();
+        }
+        if constexpr (kLeast < kCapacity || Range::kFew) {
+          return f.template resident<First, kLeast, false>();
+        }
+      }
+    }
+    return climb<Compute, Range, Chunk, kCapacity, kTaken>(Ladder<Rest...>{}, cols, f);
   }
-  return climb<Compute, Range, Chunk, kCapacity>(Ladder<Rest...>{}, cols, f);
 }
 
 }  // namespace detail

@@ -52,13 +52,14 @@ FUSEDOPS_HD OnlyValues<T> only_values(const T& load) {
 }
 
 /// What is known of a type that a dispatch is given; here, of a type of the plain form. kWidth: the
-/// pack width of its schedules, for 16 bytes of the compute type; kMost: the widest pack that it
-/// takes; kLoad, kStore: whether it is composed by load() or store().
+/// pack width of its schedules, for 16 bytes of the compute type or, where it is known, of what lies
+/// in memory; kMost: the widest pack that it takes; kLoad, kStore: whether it is composed by load()
+/// or store().
 template <class T>
 struct Form {
   static constexpr bool kPlain = true, kOperand = false, kMasks = false;
   static constexpr bool kLoad = false, kStore = false;
-  static constexpr int kWidth = 4, kMost = widest_pack<T>();
+  static constexpr int kMost = widest_pack<T>(), kWidth = larger(4, kMost);
 };
 template <class T, class Map>
 struct Form<Operand<T, Map>> {
@@ -66,6 +67,8 @@ struct Form<Operand<T, Map>> {
   static constexpr bool kLoad = false, kStore = false;
   static constexpr int kWidth = 4, kMost = 16;
 };
+template <class T, class Compute, int kPack>
+struct Form<PlainLoad<T, Compute, kPack>> : Form<T> {};
 template <class To>
 struct Form<Accumulated<To>> : Form<To> {};
 template <class T>
@@ -116,12 +119,13 @@ template <class... Loads>
 FUSEDOPS_HD constexpr bool reads_ahead() {
   return (ReadsOperand<typename Plain<Loads>::type>::value && ...);
 }
-/// How many rows ahead, of `streams` tensors: 4 MiB of each of two are far less than the L2 cache
-/// has, and more than all blocks process at a time.
+/// How many rows ahead: 4 MiB of each tensor, which is far less than the L2 cache has, and more than
+/// all blocks process at a time. Short rows have no prefetch: so far ahead there is no row.
 template <class LoadT>
-FUSEDOPS_HD int64_t rows_ahead(int64_t cols, int streams) {
-  constexpr int64_t kBytes = 8 << 20;
-  return larger<int64_t>(1, kBytes / (streams * cols * ReadsOperand<LoadT>::kBytes));
+FUSEDOPS_HD int64_t rows_ahead(int64_t cols) {
+  constexpr int64_t kBytes = 4 << 20, kShort = 8 << 10;
+  const int64_t row = cols * ReadsOperand<LoadT>::kBytes;
+  return row < kShort ? int64_t(1) << 62 : larger<int64_t>(1, kBytes / row);
 }
 
 /// What is asked of the operands that it is called with. wide: whether every pack of each is one

@@ -32,19 +32,25 @@ __device__ __forceinline__ void gradient_of_rows(const Arguments& a) {
   constexpr Prefetch kPrefetch = kPrefetches ? Prefetch::kPerThread
                                  : kAcross   ? Prefetch::kAcrossRows
                                              : Prefetch::kNever;
-  gradient_kernel<Schedule, kPrefetch>(
+  constexpr bool kEagerOperands = sizeof(Compute) == 4;  // doubles have no registers to spare
+  gradient_kernel<Schedule, kPrefetch, kEagerOperands>(
       a.op, load, upstream, store, a.kept, to, targets_of<Side::kLoad>(a.places),
       targets_of<Side::kStore>(a.places), a.slices, a.rows, a.cols,
-      kAcross && !kPrefetches ? rows_ahead<decltype(a.load)>(a.cols, 2) : 1, a.even);
+      kAcross && !kPrefetches ? rows_ahead<decltype(a.load)>(a.cols) : 1, a.even);
 }
+// Of persistent blocks all have to fit.
+template <bool kPersistent, int kBlocks>
+inline constexpr int kBlocksOf = kPersistent ? kBlocks : kBlocksHere<kBlocks>;
+
 template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
+__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows,
+                                  kBlocksOf<kPrefetches, kBlocks>)
     gradient_rows_kernel(const __grid_constant__ Arguments a) {
   gradient_of_rows<Schedule, kPrefetches>(a);
 }
 // As clustered_rows_kernel.
 template <class Schedule, bool kPrefetches, int kBlocks, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads, kBlocks)
+__global__ void __launch_bounds__(Schedule::kThreads, kBlocksOf<kPrefetches, kBlocks>)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __cluster_dims__(Schedule::kBlocks, 1, 1)
 #endif
@@ -79,10 +85,12 @@ cudaError_t launch_sums(cudaStream_t stream, const Parts& parts) {
   }
 }
 
-/// The row partition on the current device for a bucket whose sums take so many bytes of shared
-/// memory. kPersistent: blocks process several rows each; otherwise a slice is one row.
+/// The row partition on the current device for blocks of so many threads, `most` of them on a
+/// multiprocessor, whose sums take so many bytes of shared memory. kPersistent: blocks process several
+/// rows each; otherwise a slice is one row.
 template <class Bucket, bool kPersistent, int kCluster = 1>
-cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Slicing* cut) {
+cudaError_t cut_on_device(const Demand& demand, int64_t rows, int threads, int most, int64_t bytes,
+                          Slicing* cut) {
   int multiprocessors = 0;
   int64_t shared = 0;
   cudaError_t status = attribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
@@ -91,15 +99,13 @@ cudaError_t cut_on_device(const Demand& demand, int64_t rows, int64_t bytes, Sli
   if (status != cudaSuccess) return status;
   // Sums over small groups of rows end soon, so slices are short: there the most blocks at a time
   // are best.
-  constexpr int kMany = 4096 / Bucket::kBlock;
-  const int64_t blocks =
-      demand.group > 1 && Bucket::kPersistentBlocks < kMany ? kMany : Bucket::kPersistentBlocks;
+  const int64_t blocks = larger((demand.group > 1 ? larger(most, 4096) : most) / threads, 1);
   // Clusters of more than two blocks do not fill the groups of multiprocessors (GPCs) of a device:
   // schedule/backward.py has what one H200 holds of them.
   constexpr int kLost = kCluster <= 2 ? 0 : kCluster <= 4 ? 6 : 9;  // percent
   const int64_t clusters = multiprocessors * blocks / kCluster * (100 - kLost) / 100;
-  const int64_t most = kPersistent ? larger<int64_t>(clusters, 1) * Bucket::kRows : rows;
-  *cut = {cut_rows(rows, most, demand.group, Bucket::kRows), Bucket::kRows, bytes > shared};
+  const int64_t slices = kPersistent ? larger<int64_t>(clusters, 1) * Bucket::kRows : rows;
+  *cut = {cut_rows(rows, slices, demand.group, Bucket::kRows), Bucket::kRows, bytes > shared};
   return cudaSuccess;
 }
 
@@ -111,17 +117,22 @@ inline constexpr cudaError_t kNoClusters = cudaErrorNotSupported;
 /// over rows are kept, and returns f.with<Bucket, Storage, kLeast, kExact, kSums, kPersistent>(cut).
 template <class Compute, class Wanted, class F>
 struct OnBucket {
+  /// Sums over rows take shared memory by the number of threads. One H200: with a number that is not
+  /// a constant LayerNorm's gradients of 4096 to 65536 columns were 2 to 10 percent slower.
+  static constexpr bool kFits = !kSumsOf<Wanted>.any && sizeof(Compute) == 4;
   const F& f;
   Demand all;
-  int64_t rows;
+  int64_t rows, cols;
 
   template <class Bucket, int64_t kLeast, bool kExact>
   cudaError_t resident() const {
     using Where = SumsOf<Wanted, Compute, Bucket>;
     constexpr bool kPersistent = Where::kPersistent;
     Slicing cut{};
-    cudaError_t status =
-        cut_on_device<Bucket, kPersistent, Bucket::kCluster>(all, rows, Where::kBytes, &cut);
+    const int threads = Bucket::template threads<Compute>(cols);
+    const int64_t bytes = Where::kBytes / Bucket::kBlock * threads;
+    cudaError_t status = cut_on_device<Bucket, kPersistent, Bucket::kCluster>(
+        all, rows, threads, kMost<Bucket>, bytes, &cut);
     if (status != cudaSuccess) return status;
     status = on<Bucket, kLeast, kExact, Where, kPersistent>(cut);
     if constexpr (Bucket::kCluster > 1) {
@@ -132,13 +143,18 @@ struct OnBucket {
   template <class Bucket>
   cudaError_t chunked() const {
     Slicing cut{};
-    const cudaError_t status = cut_on_device<Bucket, kSumsOf<Wanted>.any>(all, rows, 0, &cut);
+    const int threads = Bucket::template threads<Compute>(cols);
+    const cudaError_t status =
+        cut_on_device<Bucket, kSumsOf<Wanted>.any>(all, rows, threads, kMost<Bucket>, 0, &cut);
     if (status != cudaSuccess) return status;
     return f.template with<Bucket, Streamed, 0, false, Sums::kMemory, false>(cut);
   }
   cudaError_t outside() const { return cudaErrorInvalidValue; }
 
  private:
+  template <class Bucket>
+  static constexpr int kMost = Bucket::template kPersistentThreads<Compute>;
+
   template <class Bucket, int64_t kLeast, bool kExact, class Where, bool kPersistent>
   cudaError_t on(const Slicing& cut) const {
     if constexpr (Where::kMayLack) {
@@ -153,7 +169,7 @@ struct OnBucket {
 
 template <class Compute, class Range, class Ladder, class Wanted, class F>
 cudaError_t on_bucket(const Wanted&, const F& f, const Demand& all, int64_t rows, int64_t cols) {
-  const OnBucket<Compute, Wanted, F> callbacks{f, all, rows};
+  const OnBucket<Compute, Wanted, F> callbacks{f, all, rows, cols};
   using Chunk = LadderOf<Range, GradientChunk, FewGradientChunk>;
   return climb<Compute, Range, Chunk, 0>(Ladder{}, cols, callbacks);
 }
@@ -174,7 +190,8 @@ struct MeasureGradient {
   }
 };
 
-/// Launches the gradient kernel, and the second stage if slices share sums.
+/// Launches the gradient kernel, and the second stage if slices share sums. Doubles have no kernels
+/// for full tiles, which would spill; beside so many bytes the checks of others cost little.
 template <class Range, class Call, int kWidth, Access kAccess>
 struct LaunchGradient {
   using Compute = typename Call::Compute;
@@ -186,9 +203,9 @@ struct LaunchGradient {
     if constexpr (IsSame<Storage, Streamed>::value) {
       using Schedule = typename Bucket::template Chunked<Streamed, Compute, kWidth>;
       return go<Bucket, Schedule, kSums, kPersistent>(cut);
-    } else if constexpr (Bucket::kCluster > 1 && !kPersistent && !(kWide && (kExact || kAhead))) {
+    } else if constexpr (Bucket::kCluster > 1 && !kPersistent && !kWide) {
       return kNoClusters;  // as in a forward pass; but slices are the same for all accesses
-    } else if constexpr (kWide && kExact && !Range::kFew) {
+    } else if constexpr (kWide && kExact && !Range::kFew && sizeof(Compute) == 4) {
       using Exact = typename Bucket::template Resident<Compute, kWidth, kLeast, true, false>;
       return go<Bucket, Exact, kSums, kPersistent>(cut);
     } else {
@@ -201,16 +218,20 @@ struct LaunchGradient {
 
  private:
   static constexpr bool kWide = kAccess == Access::kWide;
-  static constexpr bool kAhead = reads_ahead<decltype(Call::load), decltype(Call::upstream)>();
 
   template <class Bucket, class Schedule, Sums kSums, bool kPersistent>
   cudaError_t go(const Slicing& cut) const {
     // All persistent blocks must fit on the device at a time: one that did not would start when the
     // others have ended.
-    constexpr int kBlocks = !kWide ? 0 : kPersistent ? Bucket::kPersistentBlocks : Bucket::kBlocks;
+    constexpr bool kBound = kWide && Schedule::Storage::kOneTile;
+    constexpr int kBlocks =
+        !kBound       ? Bucket::template kNoBound<Compute>
+        : kPersistent ? larger(Bucket::template kPersistentThreads<Compute> / Bucket::kBlock, 1)
+                      : Bucket::template kBlocks<Compute, 2 * Schedule::kPacks>;
+    const int threads = Bucket::template threads<Compute, kWidth>(call.cols);
     Placer<Compute, kSums> placer{cut,
                                   call.cols,
-                                  int64_t(Bucket::kBlock) * Schedule::kPacks * kWidth,
+                                  int64_t(threads) * Schedule::kPacks * kWidth,
                                   {static_cast<char*>(call.workspace), 0}};
     const auto places = mapped(call.wanted, placer);
     if (!call.has(placer.workspace.used)) return cudaErrorInvalidValue;
@@ -229,7 +250,7 @@ struct LaunchGradient {
     } else {
       kernel = gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
     }
-    const cudaError_t status = launch(kernel, blocks, Bucket::kBlock,
+    const cudaError_t status = launch(kernel, blocks, threads,
                                       placer.offset * int64_t(sizeof(Compute)), stream, arguments);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));

@@ -60,7 +60,18 @@ struct RowsArguments {
 
 #if defined(FUSEDOPS_CUDA) && !defined(__CUDACC_RTC__)
 
-/// Rows of clusters are prefetched where the LOAD says where it reads.
+/// The second bound of a launch, blocks per multiprocessor. For Blackwell ptxas 13.0 needs more
+/// registers for the same text.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+template <int kBlocks>
+inline constexpr int kBlocksHere = kBlocks > 2 ? kBlocks * 2 / 3 : kBlocks;
+#else
+template <int kBlocks>
+inline constexpr int kBlocksHere = kBlocks;
+#endif
+
+/// Rows that fill several warps, and those of clusters, are prefetched where the LOAD says where it
+/// reads.
 template <class Schedule, class Arguments>
 __device__ __forceinline__ void process_rows(const Arguments& a) {
   using Compute = typename Arguments::Compute;
@@ -68,19 +79,20 @@ __device__ __forceinline__ void process_rows(const Arguments& a) {
   const auto& store = drawn(a.store);
   check_on_device<Compute, false>(load);
   check_on_device<Compute, false>(store);
-  constexpr bool kAhead = Schedule::kBlocks > 1 && reads_ahead<decltype(a.load)>();
+  constexpr bool kAhead = (Schedule::kFitted || Schedule::kBlocks > 1) && Arguments::kWide &&
+                          Schedule::Storage::kOneTile && reads_ahead<decltype(a.load)>();
   row_kernel<Schedule, kAhead, false, false, true>(
-      a.op, load, store, a.keep, a.rows, a.cols,
-      kAhead ? rows_ahead<decltype(a.load)>(a.cols, 1) : 0, a.even);
+      a.op, load, store, a.keep, a.rows, a.cols, kAhead ? rows_ahead<decltype(a.load)>(a.cols) : 0,
+      a.even);
 }
 template <class Schedule, int kBlocks, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocks)
+__global__ void __launch_bounds__(Schedule::kThreads* Schedule::kRows, kBlocksHere<kBlocks>)
     rows_kernel(const __grid_constant__ Arguments a) {
   process_rows<Schedule>(a);
 }
 // What is compiled for an older architecture has no clusters; `clusters_run` says so at run time.
-template <class Schedule, class Arguments>
-__global__ void __launch_bounds__(Schedule::kThreads)
+template <class Schedule, int kBlocks, class Arguments>
+__global__ void __launch_bounds__(Schedule::kThreads, kBlocksHere<kBlocks>)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __cluster_dims__(Schedule::kBlocks, 1, 1)
 #endif
@@ -135,6 +147,7 @@ cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads,
 template <class Range, class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
+  static constexpr bool kFits = true;
   cudaStream_t stream;
   const Arguments& arguments;
 
@@ -146,15 +159,12 @@ struct LaunchRows {
       return chunked<Bucket>();
     } else if constexpr (!Arguments::kWide || Range::kFew) {
       return in_one_tile<Bucket, kLeast, false, true>();
-    } else if constexpr (kExact) {
-      return in_one_tile<Bucket, kLeast, true, false>();
-    } else if constexpr (Bucket::kCluster > 1) {
-      if constexpr (kAhead) {
-        if (arguments.cols % kWidth == 0) return in_one_tile<Bucket, kLeast, false, false>();
-      }
-      return chunked<Bucket>();
     } else {
-      return in_one_tile<Bucket, kLeast, false, false>();
+      // Of rows that one block holds, those whose end cuts a pack have narrow accesses.
+      if constexpr (!kExact && Bucket::kCluster > 1) {
+        if (arguments.cols % kWidth != 0) return chunked<Bucket>();
+      }
+      return in_one_tile<Bucket, kLeast, kExact, false>();
     }
   }
 
@@ -172,30 +182,31 @@ struct LaunchRows {
     if constexpr (Arguments::kWide && !Range::kFew && has_result<decltype(Arguments::op)>()) {
       constexpr int kParts = Parts<Shared, decltype(arguments.op)>::kShared;
       if (bytes + kParts <= most) {
-        return with<Bucket, Shared>(rows_kernel<Shared, 0, Arguments>, bytes);
+        return with<Bucket, Shared>(rows_kernel<Shared, kNoBound<Bucket>, Arguments>, bytes);
       }
     }
     using Twice = typename Bucket::template Chunked<Streamed, Compute, kWidth>;
-    return with<Bucket, Twice>(rows_kernel<Twice, 0, Arguments>, 0);
+    return with<Bucket, Twice>(rows_kernel<Twice, kNoBound<Bucket>, Arguments>, 0);
   }
 
   cudaError_t outside() const { return cudaErrorInvalidValue; }
 
  private:
-  // Of a LOAD that says where it reads, later rows are prefetched.
-  static constexpr bool kAhead = reads_ahead<decltype(Arguments::load)>();
+  template <class Bucket>
+  static constexpr int kNoBound = Bucket::template kNoBound<Compute>;
 
   template <class Bucket, int64_t kLeast, bool kExact, bool kPieces>
   cudaError_t in_one_tile() const {
     using Resident = typename Bucket::template Resident<Compute, kWidth, kLeast, kExact, kPieces>;
+    constexpr int kBlocks =
+        Arguments::kWide ? Bucket::template kBlocks<Compute, Resident::kPacks> : kNoBound<Bucket>;
     if constexpr (Bucket::kCluster > 1) {
-      const auto kernel = clustered_rows_kernel<Resident, Arguments>;
+      const auto kernel = clustered_rows_kernel<Resident, kBlocks, Arguments>;
       bool run = false;
       const cudaError_t status = clusters_run(kernel, &run);
       if (status != cudaSuccess) return status;
       return run ? with<Bucket, Resident>(kernel, 0) : chunked<Bucket>();
     } else {
-      constexpr int kBlocks = Arguments::kWide ? Bucket::kBlocks : 0;
       return with<Bucket, Resident>(rows_kernel<Resident, kBlocks, Arguments>, 0);
     }
   }
@@ -207,22 +218,22 @@ struct LaunchRows {
     mine.even = Bucket::template even_chunk<kStep>(arguments.cols);
     return launch(kernel,
                   exported::blocks(arguments.rows.count, Schedule::kRows, Schedule::kBlocks),
-                  Schedule::kThreads * Schedule::kRows, shared, stream, mine);
+                  Bucket::template threads<Compute, kStep>(arguments.cols), shared, stream, mine);
   }
 };
 
-template <class Range, int kWidth, Access kAccess, class Op, class LoadT, class StoreT, class Keep>
+template <class Range, class Ladder, int kWidth, Access kAccess, class Op, class LoadT,
+          class StoreT, class Keep>
 cudaError_t launch_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
                         const Keep& keep, int64_t rows, int64_t cols) {
   using Arguments = RowsArguments<kAccess, Op, LoadT, StoreT, Keep>;
   const Arguments arguments{op, load, store, keep, {rows}, cols, 0};
   const LaunchRows<Range, Arguments, kWidth> launch{stream, arguments};
-  using Many = typename Either<!has_result<Op>(), ForwardLadder, LossLadder>::type;
-  using Buckets = LadderOf<Range, Many, FewForwardLadder>;
+  using Buckets = LadderOf<Range, Ladder, FewForwardLadder>;
   return climb<typename Op::Compute, Range, ForwardChunk, 0>(Buckets{}, cols, launch);
 }
 
-template <class Range, int kWidth, class Op, class LoadT, class StoreT, class Keep>
+template <class Range, class Ladder, int kWidth, class Op, class LoadT, class StoreT, class Keep>
 cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const StoreT& store,
                      const Keep& keep, int64_t rows, int64_t cols) {
   Operands all{rows};
@@ -232,10 +243,10 @@ cudaError_t run_rows(cudaStream_t stream, const Op& op, const LoadT& load, const
   // Few kernels, and chunks, take rows whose end cuts a pack; others are as narrow ones.
   const bool whole = Range::kFew || cols % kWidth == 0 ||
                      cols > LongestTile::template kCapacity<typename Op::Compute>;
-  return all.wide && whole
-             ? launch_rows<Range, kWidth, Access::kWide>(stream, op, load, store, keep, rows, cols)
-             : launch_rows<Range, kWidth, Access::kNarrow>(stream, op, load, store, keep, rows,
-                                                           cols);
+  return all.wide && whole ? launch_rows<Range, Ladder, kWidth, Access::kWide>(
+                                 stream, op, load, store, keep, rows, cols)
+                           : launch_rows<Range, Ladder, kWidth, Access::kNarrow>(
+                                 stream, op, load, store, keep, rows, cols);
 }
 
 #endif  // FUSEDOPS_CUDA
@@ -282,7 +293,7 @@ void with_host_schedule(int64_t cols, const F& f) {
   }
 }
 
-template <class Range, int kWidth, class Op, class LoadT, class StoreT, class Keep>
+template <class Range, class Ladder, int kWidth, class Op, class LoadT, class StoreT, class Keep>
 Status run_rows(const Threads& threads, const Op& op, const LoadT& given_load,
                 const StoreT& given_store, const Keep& keep, int64_t rows, int64_t cols) {
   Operands all{rows};
@@ -306,8 +317,9 @@ constexpr void check_compute() {
                 "double: dispatch_...<float>(...)");
 }
 
-/// The forward pass of an operator: LOAD, reduction, STORE.
-template <class Where, class Op, class LoadT, class StoreT, class Keep, class Cols>
+/// The forward pass of an operator: LOAD, reduction, STORE. Ladder: the GPU schedules to choose from
+/// (dispatch/buckets.cuh).
+template <class Ladder, class Where, class Op, class LoadT, class StoreT, class Keep, class Cols>
 StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& load,
                               const StoreT& store, const Keep& keep, int64_t rows, Cols given) {
   using Compute = typename Op::Compute;
@@ -324,8 +336,8 @@ StatusOf<Where> dispatch_rows(const Where& where, const Op& op, const LoadT& loa
   constexpr int kMost = smaller(Form<LoadT>::kMost, Form<StoreT>::kMost);
   constexpr int kWidth = smaller(Form<LoadT>::kWidth, int(32 / sizeof(Compute)));
   const int pack = pack_of(store, cols, pack_of(load, cols, kMost));
-  return run_rows<Range, kWidth>(on, op, as_load<Compute, kMost>(load, pack),
-                                 as_store<Compute, kMost>(store, pack), keep, rows, cols);
+  return run_rows<Range, Ladder, kWidth>(on, op, as_load<Compute, kMost>(load, pack),
+                                         as_store<Compute, kMost>(store, pack), keep, rows, cols);
 }
 
 #endif

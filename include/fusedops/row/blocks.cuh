@@ -116,7 +116,7 @@ class LargestOfRow {
       __shared__ uint32_t parts[2][Schedule::kGroups];
       if (threadIdx.x % 32 == 0) parts[turn_][threadIdx.x / 32] = number;
       __syncthreads();
-      number = largest_of(parts[turn_]);
+      number = largest_of(parts[turn_], Schedule::groups());
       turn_ ^= 1;  // whoever is late still reads the other half
     }
     if constexpr (Schedule::kBlocks > 1) {
@@ -129,16 +129,15 @@ class LargestOfRow {
       }
       cluster_arrive_released();
       cluster_wait();
-      number = largest_of(of_blocks);
+      number = largest_of(of_blocks, Schedule::kBlocks);
     }
     return number;
   }
 
  private:
-  template <int kCount>
-  __device__ __forceinline__ static uint32_t largest_of(const uint32_t (&numbers)[kCount]) {
+  __device__ __forceinline__ static uint32_t largest_of(const uint32_t* numbers, int count) {
     uint32_t largest = numbers[0];
-    for (int i = 1; i < kCount; ++i) largest = numbers[i] > largest ? numbers[i] : largest;
+    for (int i = 1; i < count; ++i) largest = numbers[i] > largest ? numbers[i] : largest;
     return largest;
   }
   int turn_ = 0;

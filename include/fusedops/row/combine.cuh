@@ -63,7 +63,7 @@ class Parts {
   __device__ __forceinline__ Partial all(const Op& op, int chunks) {
     if constexpr (kBlocks > 1) {
       if (threadIdx.x == 0) {
-        barriers()[turn_].expect(chunks * kGroups * int(sizeof(Partial)));
+        barriers()[turn_].expect(chunks * Schedule::groups() * int(sizeof(Partial)));
       }
       barriers()[turn_].wait(parity_);
       parity_ ^= turn_;
@@ -128,7 +128,8 @@ class Parts {
     if (lane == 0) parts[turn_][threadIdx.x / 32] = all_;
     __syncthreads();
     const int group = lane % kLanes;
-    return op.combine(Lanes<kLanes>{}, group < kGroups ? parts[turn_][group] : Op::identity());
+    return op.combine(Lanes<kLanes>{},
+                      group < Schedule::groups() ? parts[turn_][group] : Op::identity());
   }
 
   Partial all_, before_;

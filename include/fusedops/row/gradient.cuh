@@ -46,9 +46,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
-  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
-                       Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
-                       Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
+  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kStride,
+                       Schedule::kSpan, Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   constexpr bool kMasks = Op::kHasMasked;
   constexpr bool kReduces = detail::reduces<Op>();
   constexpr Lanes<Schedule::kLanes> kGroup{};
@@ -61,7 +60,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   constexpr bool kBranchless = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
 
   const int thread = threadIdx.x % Schedule::kThreads;
-  const int first_col = thread * Schedule::kWidth;
+  const int first_col = Schedule::first_col(thread);
   const int of_chunk = Schedule::chunk_cols(even);
   const int chunks = Schedule::chunks(cols, of_chunk);
   const Share share = Schedule::share(blockIdx.x, chunks);

@@ -32,10 +32,12 @@ struct Share {
 /// per thread. kWidth: columns per pack (vector width). kRows: rows per block at a time. kExact,
 /// kFull, kPieces: as in Tile. kBlocks: blocks per row, a cluster if more than one; each processes
 /// its share of the chunks. kChunk: the columns per chunk, fewer than a tile has where that makes the
-/// chunks of a row even; 0 if a chunk is a tile, -1 if they are an argument of the kernel.
+/// chunks of a row even; 0 if a chunk is a tile, -1 if they are an argument of the kernel. kFitted: a
+/// block has as many warps as a chunk needs, kThreads / 32 at most; the columns of a warp are then
+/// neighbours, whatever the number of warps.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
-          int kChunk_ = 0>
+          int kChunk_ = 0, bool kFitted_ = false>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -46,22 +48,40 @@ struct Schedule {
   static constexpr int kFull = kFull_;
   static constexpr bool kPieces = kPieces_;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr bool kFitted = kFitted_;
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
   static constexpr int kChunk = kChunk_;
   static constexpr bool kEven = kChunk != 0;
   static constexpr int kTile = kThreads * kPacks * kWidth;
+  static constexpr int kSpan = kLanes * kWidth;  // columns of a group's neighbouring packs
+  static constexpr int kStride = kFitted ? kSpan : kThreads * kWidth;  // between packs of a thread
   static constexpr bool kApart = detail::flag<false, detail::ApartFlag, Storage>();
   static_assert(kGroups == 1 || kRows == 1, "a row of several warps has the block to itself");
   static_assert(kGroups <= 32, "at most 1024 threads a row");
   static_assert(kBlocks == 1 || (kRows == 1 && kLanes == 32), "a cluster has one row");
   static_assert(kBlocks <= 16, "at most 16 blocks a cluster");
-  static_assert(!(kEven && kExact), "even chunks do not fill their tiles");
+  static_assert(!(kEven && kExact && !kFitted), "even chunks do not fill their tiles");
+  static_assert(!kFitted || (kRows == 1 && kLanes == 32), "a block that fits a row has one row");
 
   /// The first row of a block, the distance to its next row, and the block's rank in its cluster.
   FUSEDOPS_HD static int64_t first_row(int64_t block) { return block / kBlocks * kRows; }
   FUSEDOPS_HD static int64_t rows_apart(int64_t blocks) { return blocks / kBlocks * kRows; }
   FUSEDOPS_HD static int rank(int64_t block) { return static_cast<int>(block % kBlocks); }
+  /// The first column in a chunk of a thread's group, and of the thread.
+  FUSEDOPS_HD static int group_col(int thread) {
+    return thread / kLanes * (kFitted ? kPacks * kSpan : kSpan);
+  }
+  FUSEDOPS_HD static int first_col(int thread) {
+    return kFitted ? group_col(thread) + thread % kLanes * kWidth : thread * kWidth;
+  }
+#if defined(FUSEDOPS_CUDA)
+  /// Threads of a block that one row has, and groups of lanes among them.
+  __device__ __forceinline__ static int threads() {
+    return kFitted ? static_cast<int>(blockDim.x) : kThreads;
+  }
+  __device__ __forceinline__ static int groups() { return threads() / kLanes; }
+#endif
   /// Columns per chunk; `even` is the kernel's argument, whole packs and at most a tile.
   FUSEDOPS_HD static int chunk_cols(int64_t even) {
     return kChunk < 0 ? static_cast<int>(even) : kChunk > 0 ? kChunk : kTile;
@@ -135,15 +155,14 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   using Compute = typename Op::Compute;
   using Storage = typename Schedule::Storage;
   using Row = typename Rows::Index;
-  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth,
-                       Schedule::kThreads * Schedule::kWidth, Schedule::kLanes * Schedule::kWidth,
-                       Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
+  using RowTile = Tile<Compute, Schedule::kPacks, Schedule::kWidth, Schedule::kStride,
+                       Schedule::kSpan, Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   static_assert(detail::check_sides<LoadT, StoreT, Compute, Row>());
   extern __shared__ __align__(16) char shared_row[];
 
   const int thread = threadIdx.x % Schedule::kThreads;
-  const int first_col = thread * Schedule::kWidth;
-  const int group_col = thread / Schedule::kLanes * (Schedule::kLanes * Schedule::kWidth);
+  const int first_col = Schedule::first_col(thread);
+  const int group_col = Schedule::group_col(thread);
   const int of_chunk = Schedule::chunk_cols(even);
   const int chunks = Schedule::chunks(cols, of_chunk);
   const Share share = Schedule::share(blockIdx.x, chunks);

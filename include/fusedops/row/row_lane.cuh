@@ -36,7 +36,7 @@ struct RowLane {
       if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
       __syncthreads();
       x = 0;
-      for (int i = 0; i < Schedule::kGroups; ++i) x += parts[i];
+      for (int i = 0; i < Schedule::groups(); ++i) x += parts[i];
     }
     if constexpr (Schedule::kBlocks > 1) {
       __shared__ Compute of_blocks[Schedule::kBlocks];
@@ -156,8 +156,8 @@ struct RowLane {
   __device__ __forceinline__ static Pack<Compute, kCount>* shared_word(int64_t offset, int pack,
                                                                        int element, int by) {
     extern __shared__ __align__(16) char shared_row[];
-    constexpr int kBlock = Schedule::kThreads * Schedule::kRows;
-    const int word = (pack * Tile::kWidth + element) / kMost * kBlock + by;
+    const int block = Schedule::threads() * Schedule::kRows;
+    const int word = (pack * Tile::kWidth + element) / kMost * block + by;
     return reinterpret_cast<Pack<Compute, kCount>*>(reinterpret_cast<Compute*>(shared_row) +
                                                     offset + word * kMost + element % kMost);
   }
