@@ -84,7 +84,7 @@ FUSEDOPS_HD uint32_t magnitude(const Compute (&v)[N]) {
   float most = 0;
   FUSEDOPS_UNROLL
   for (int i = 0; i < N; ++i) most = detail::larger_magnitude(most, static_cast<float>(v[i]));
-  return bit_cast<uint32_t>(most) & 0x7fffffffu;
+  return bit_cast<uint32_t>(most);
 }
 
 namespace detail {
@@ -167,14 +167,29 @@ struct DynamicQuantize {
     return magnitude(v);
   }
 
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t, uint32_t largest) const {
+  /// By what values are multiplied, and again where they are rounded here.
+  template <class Row>
+  FUSEDOPS_HD auto of_block(const Row& row, uint32_t largest) const {
     const detail::ScaleOf both = scale_of(row, largest);
-    const Compute inverse = both.inverse;
+    if constexpr (kEnds) {
+      return both.inverse;
+    } else {
+      return both;
+    }
+  }
+
+  template <int N, class Compute, class Row, class Found>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, const Found& found) const {
+    Compute inverse;
+    if constexpr (kEnds) {
+      inverse = found;
+    } else {
+      inverse = found.inverse;
+    }
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) v[i] *= inverse;
-    if constexpr (!detail::IsSame<Rounded, Absent>::value) {
-      const Compute scale = both.scale;
+    if constexpr (!kEnds) {
+      const Compute scale = found.scale;
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
     }
