@@ -363,7 +363,7 @@ def test_the_kernels_are_those_of_a_gpu():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("per", ["row", 128])
+@pytest.mark.parametrize("per", ["row", 128, 16])
 @pytest.mark.parametrize(
     ("columns", "storage"), [(40, None), (1030, None), (5000, "shared"), (9001, "streaming")]
 )

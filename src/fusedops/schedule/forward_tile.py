@@ -138,6 +138,7 @@ class Row(NamedTuple):
         align: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
         forgets: Whether nothing of a row is needed after its reduction: its chunks are read one
             after another, each once.
+        narrow_result: Whether an element of y has 8 bits or less.
     """
 
     columns: int
@@ -149,6 +150,7 @@ class Row(NamedTuple):
     single: bool = False
     align: int = 0
     forgets: bool = False
+    narrow_result: bool = False
 
     @property
     def width(self) -> int:
