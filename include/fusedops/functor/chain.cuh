@@ -143,10 +143,10 @@ struct Chain<kFirst, F, Rest...> {
         kBlockHere || is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    static_assert(
-        !kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
-        "fusedops: not a functor of blocks: kBlock asks for measure(v), of_block(row, "
-        "largest), operator()(v, row, col, found) and keep(row, block, largest) (see fusedops/functor/contract.cuh)");
+    static_assert(!kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
+                  "fusedops: not a functor of blocks: kBlock asks for measure(v), of_block(row, "
+                  "largest), operator()(v, row, col, found) and keep(row, block, largest) (see "
+                  "fusedops/functor/contract.cuh)");
     static_assert(!detail::saves<F>() || detail::detected<detail::RereadCall, F, Compute, Row>(),
                   "fusedops: a functor that saves (kSaves) without template <int N> void "
                   "reread(Compute (&v)[N], int64_t row, int64_t col) const (see "

@@ -180,21 +180,19 @@ struct DynamicQuantize {
     }
   }
 
-  template <int N, class Compute, class Row, class Found>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, const Found& found) const {
-    Compute inverse;
-    if constexpr (kEnds) {
-      inverse = found;
-    } else {
-      inverse = found.inverse;
-    }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, float inverse) const {
+    const Compute by = inverse;
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] *= inverse;
-    if constexpr (!kEnds) {
-      const Compute scale = found.scale;
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
-    }
+    for (int i = 0; i < N; ++i) v[i] *= by;
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col,
+                              detail::ScaleOf both) const {
+    (*this)(v, row, col, both.inverse);
+    const Compute scale = both.scale;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
   }
 
   template <class Row>
