@@ -309,14 +309,7 @@ struct View {
   /// Rounds the values to the storage type, as write() followed by read_again() would.
   template <int N, class Compute>
   FUSEDOPS_HD void round(Compute (&value)[N]) const {
-#if defined(FUSEDOPS_ON_DEVICE)
-    if constexpr (sizeof(T) == 2 && detail::IsSame<Compute, float>::value && N % 2 == 0) {
-      for (int i = 0; i < N; i += 2) round_two(value[i], value[i + 1], T());
-      return;
-    }
-#endif
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+    round_to<T>(value);
   }
 
  private:
