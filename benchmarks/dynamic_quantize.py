@@ -158,7 +158,9 @@ def measured(
         blocks = math.ceil(columns / how.size) if how.size else 1
         item = 1 if "scale_dtype" in how.options else 4
         moved = (case.reads + case.writes) * size + size // 2 + ROWS * blocks * item
-        best = moved / ceiling.bandwidth(given[0]["x"].numel(), HALF, case.reads, 1)
+        # Of a copy of as many bytes in tensors of y's size, so that reads and writes are as here.
+        elements = given[0]["x"].numel() // 2
+        best = moved / ceiling.bandwidth(elements, HALF, 2 * case.reads, 2 * case.writes + 1)
         torch._dynamo.reset()  # else it stops to compile after so many variants of a function
         ways = {"fusedops": ours(case, how)}
         if peers and columns in COMPILED:

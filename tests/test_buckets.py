@@ -223,6 +223,8 @@ def rows_of(columns):
             (True, "many", True),
         ):
             yield schedule.Row(columns, element_bytes, compute_bytes, dropout, streams, centred)
+    for streams in ("columns", "many"):
+        yield schedule.Row(columns, 2, 4, True, streams, narrow_result=True)
 
 
 COLUMNS = sorted({*range(1, 700, 3), *(round(2 ** (k / 9)) for k in range(81, 162)), 12289, 50257})

@@ -325,9 +325,12 @@ struct Largest {
   FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
     return fusedops::magnitude(v);
   }
+  template <class Row>
+  FUSEDOPS_HD float of_block(const Row&, uint32_t largest) const {
+    return fusedops::bit_cast<float>(largest);
+  }
   template <int N, class Compute, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, uint32_t largest) const {
-    const float by = fusedops::bit_cast<float>(largest);
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, float by) const {
     for (int i = 0; i < N; ++i) v[i] = by > 0 ? v[i] / by : 0;
   }
   template <class Row>

@@ -65,6 +65,17 @@ template <class T>
 static inline T __shfl_xor_sync(unsigned mask, T x, int step) {
   return emulated::from_lane(mask, x, (threadIdx.x & 31) ^ step);
 }
+template <class T>
+static inline T __shfl_sync(unsigned mask, T x, int lane, int width) {
+  return emulated::from_lane(mask, x, (threadIdx.x & 31 & ~(width - 1)) | (lane & (width - 1)));
+}
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x) {
+  for (int step = 16; step > 0; step /= 2) {
+    const unsigned other = __shfl_xor_sync(mask, x, step);
+    x = other > x ? other : x;
+  }
+  return x;
+}
 static inline int __any_sync(unsigned mask, int holds) {
   const unsigned thread = threadIdx.x;
   std::memcpy(machine_exchange[thread], &holds, sizeof(holds));

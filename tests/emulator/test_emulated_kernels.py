@@ -363,7 +363,7 @@ def test_the_kernels_are_those_of_a_gpu():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("per", ["row", 128])
+@pytest.mark.parametrize("per", ["row", 128, 16])
 @pytest.mark.parametrize(
     ("columns", "storage"), [(40, None), (1030, None), (5000, "shared"), (9001, "streaming")]
 )
@@ -383,3 +383,14 @@ def test_scales_of_blocks(columns, storage, per):
         first = first or found
         assert all(map(same_bits, found, first))
     test_dynamic_quantize.agree(first, first.v, torch.float8_e4m3fn, per)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_deviations_of_many_values_a_thread(offset):
+    """A mean that exceeds the deviation is corrected, whether or not a thread has 64 values."""
+    x = randn(3, 8192, dtype=torch.float32) + offset
+    with emulated("sm_90"):
+        y = fo.LayerNorm()(x)
+    want = torch.nn.functional.layer_norm(x.double(), (8192,))
+    assert (y.double() - want).abs().amax() <= 1e-6

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <fusedops/core/float8.cuh>
+#include <fusedops/core/math.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {
@@ -20,21 +21,17 @@ inline namespace FUSEDOPS_ABI {
 
 namespace detail {
 
+/// Of a magnitude m the code, without its sign, is the least of 2 m, m + 2 and m / 2 + 4, rounded to an
+/// integer: each of them is right where numbers are a half, one, or two apart, up to 2, 4, and 6, and too
+/// large elsewhere. An ulp of 2^23 is 1, so that adding it rounds.
 FUSEDOPS_HD uint32_t to_four_bits(float x) {
-  constexpr int kDropped = 22;
-  constexpr uint32_t kSmallest = 0x3f800000u;  // 1, the least normal number
-  constexpr uint32_t kBias = kSmallest - (1u << 23);
-  // As to_eight_bits does it.
-  constexpr uint32_t kAdded = kSmallest + (static_cast<uint32_t>(kDropped) << 23);
-  const uint32_t bits = bit_cast<uint32_t>(x);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t half_up = (1u << (kDropped - 1)) - 1 + ((magnitude >> kDropped) & 1u);
-  const uint32_t normal = (magnitude - kBias + half_up) >> kDropped;
-  const uint32_t subnormal =
-      bit_cast<uint32_t>(bit_cast<float>(magnitude) + bit_cast<float>(kAdded)) - kAdded;
-  uint32_t value = magnitude < kSmallest ? subnormal : normal;
-  value = magnitude >= 0x7f800000u || value > 7u ? 7u : value;
-  return magnitude > 0x7f800000u ? 7u : value | (bits >> 28 & 8u);
+  const float most = x < 6 ? x : 6;  // of NaN, too
+  const uint32_t bits = bit_cast<uint32_t>(most > -6 ? most : -6);
+  const float m = bit_cast<float>(bits & 0x7fffffffu);
+  const uint32_t by_half = bit_cast<uint32_t>(m * 2 + 0x1p23f);
+  const uint32_t by_one = bit_cast<uint32_t>(m + (0x1p23f + 2));
+  const uint32_t by_two = bit_cast<uint32_t>(m * 0.5f + (0x1p23f + 4));
+  return (smaller(smaller(by_half, by_one), by_two) & 7u) | (bits >> 28 & 8u);
 }
 FUSEDOPS_HD uint32_t to_four_bits(double x) { return to_four_bits(to_odd(x)); }
 
@@ -57,19 +54,25 @@ struct View<float4_e2m1x2, kRank, kColumn, W> {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     // The end of an odd row, which calls refuse, is all that comes one by one.
-    if constexpr (N > 1) {
-      Pack<Element, N / 2> pack;
+    Element* to = data + rows(row) + col / 2;
+    if constexpr (N % 8 == 0) {
+      write_words<uint32_t>(to, value);
+    } else if constexpr (N > 1) {
+      write_words<uint8_t>(to, value);
+    }
+  }
+
+ private:
+  template <class Word, int N, class Compute>
+  FUSEDOPS_HD static void write_words(Element* to, const Compute (&value)[N]) {
+    constexpr int kEach = 2 * sizeof(Word);
+    FUSEDOPS_UNROLL
+    for (int j = 0; j < N / kEach; ++j) {
+      uint32_t word = 0;
       FUSEDOPS_UNROLL
-      for (int i = 0; i < N / 2; ++i) {
-        pack.at[i].bits = static_cast<uint8_t>(detail::to_four_bits(value[2 * i]) |
-                                               detail::to_four_bits(value[2 * i + 1]) << 4);
-      }
-      Element* to = data + rows(row) + col / 2;
-      if constexpr (N <= 8) {
-        fusedops::write<N / 2>(to, pack);
-      } else {
-        for (int i = 0; i < N / 2; ++i) to[i] = pack.at[i];
-      }
+      for (int i = 0; i < kEach; ++i) word |= detail::to_four_bits(value[j * kEach + i]) << 4 * i;
+      const Pack<Word, 1> pack = {static_cast<Word>(word)};
+      fusedops::write<1>(reinterpret_cast<Word*>(to) + j, pack);
     }
   }
 };

@@ -36,8 +36,18 @@ struct Lanes {
   }
   /// Whether the condition holds in any lane of the warp, which may contain several groups.
   FUSEDOPS_HD bool any(bool holds) const { return __any_sync(0xffffffffu, holds); }
+  /// x, which all lanes of the group have, from a neighbour: a compiler does not know it as x, and so
+  /// keeps nothing that it has computed from x to use it again.
+  template <class T>
+  FUSEDOPS_HD T of_another(T x) const {
+    return __shfl_xor_sync(0xffffffffu, x, 1);
+  }
 #else
   FUSEDOPS_HD bool any(bool holds) const { return holds; }
+  template <class T>
+  FUSEDOPS_HD T of_another(T x) const {
+    return x;
+  }
   template <class T>
   FUSEDOPS_HD T sum(T x) const {
     return x;

@@ -7,6 +7,7 @@
 // where a LOAD saves what it read.
 #pragma once
 
+#include <fusedops/core/detect.cuh>
 #include <fusedops/core/dtype.cuh>
 
 namespace fusedops {
@@ -17,6 +18,19 @@ template <class T, int W>
 struct alignas(sizeof(T) * W) Pack {
   T at[W];
 };
+
+/// Rounds numbers to a type and converts them back.
+template <class T, int N, class Compute>
+FUSEDOPS_HD void round_to(Compute (&value)[N]) {
+#if defined(FUSEDOPS_ON_DEVICE)
+  if constexpr (sizeof(T) == 2 && detail::IsSame<Compute, float>::value && N % 2 == 0) {
+    for (int i = 0; i < N; i += 2) round_two(value[i], value[i + 1], T());
+    return;
+  }
+#endif
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+}
 
 namespace detail {
 

@@ -34,7 +34,8 @@ __device__ void functor_needs_device(const F& given, Compute (&values)[1]) {
   if constexpr (block_of<F>() == kNoBlock) {
     given(values, RowIndex<1>{0, {0}}, int64_t(0));
   } else {
-    given(values, RowIndex<1>{0, {0}}, int64_t(0), given.measure(values));
+    const RowIndex<1> row{0, {0}};
+    given(values, row, int64_t(0), given.of_block(row, given.measure(values)));
   }
 }
 template <class F, class Compute>

@@ -143,10 +143,10 @@ struct Chain<kFirst, F, Rest...> {
         kBlockHere || is_functor_v<F, Compute, Row>,
         "fusedops: not a functor: it needs template <int N> void operator()(Compute (&v)[N], "
         "int64_t row, int64_t col) const (see fusedops/functor/contract.cuh)");
-    static_assert(
-        !kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
-        "fusedops: not a functor of blocks: kBlock asks for measure(v), operator()(v, row, "
-        "col, largest) and keep(row, block, largest) (see fusedops/functor/contract.cuh)");
+    static_assert(!kBlockHere || detail::detected<detail::BlockCall, F, Compute, Row>(),
+                  "fusedops: not a functor of blocks: kBlock asks for measure(v), of_block(row, "
+                  "largest), operator()(v, row, col, found) and keep(row, block, largest) (see "
+                  "fusedops/functor/contract.cuh)");
     static_assert(!detail::saves<F>() || detail::detected<detail::RereadCall, F, Compute, Row>(),
                   "fusedops: a functor that saves (kSaves) without template <int N> void "
                   "reread(Compute (&v)[N], int64_t row, int64_t col) const (see "
@@ -167,12 +167,21 @@ struct Chain<kFirst, F, Rest...> {
       return rest.measure(v);
     }
   }
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void in_block(Compute (&v)[N], const Row& row, int64_t col, uint32_t largest) const {
+  template <class Row>
+  FUSEDOPS_HD auto of_block(const Row& row, uint32_t largest) const {
     if constexpr (kBlockHere) {
-      first(v, detail::row_for<F>(row), col, largest);
+      return first.of_block(detail::row_for<F>(row), largest);
     } else {
-      rest.in_block(v, row, col, largest);
+      return rest.of_block(row, largest);
+    }
+  }
+  template <int N, class Compute, class Row, class Found>
+  FUSEDOPS_HD void in_block(Compute (&v)[N], const Row& row, int64_t col,
+                            const Found& found) const {
+    if constexpr (kBlockHere) {
+      first(v, detail::row_for<F>(row), col, found);
+    } else {
+      rest.in_block(v, row, col, found);
     }
   }
   template <class Row>

@@ -176,11 +176,11 @@ struct Store {
     }
   }
   /// Where the STORE ends in a functor of blocks, the rest of what is stored: row/blocks.cuh.
-  template <int N, class Compute, class Row>
+  template <int N, class Compute, class Row, class Found>
   FUSEDOPS_HD void store_in_block(Compute (&v)[N], const Row& row, int64_t col,
-                                  uint32_t largest) const {
+                                  const Found& found) const {
     detail::refuse_to_round<Target, Functors::kEnds>();
-    chain.in_block(v, row, col, largest);
+    chain.in_block(v, row, col, found);
     target.write(v, row, col);
   }
   /// The values at the partners of N columns, each by fetch(values, column), but for those that lie

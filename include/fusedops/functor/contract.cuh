@@ -165,16 +165,19 @@
 //
 // 8. Functor: blocks of columns (last in a STORE, of a forward pass alone)
 //
-//   A functor with a kBlock has these three members in place of operator(). A block that the end of
+//   A functor with a kBlock has these four members in place of operator(). A block that the end of
 //   the row cuts is a block of what is there.
 //
 //   template <int N> uint32_t measure(const Compute (&v)[N]) const                        required
 //     A number of N values of one block. Columns beyond the end of the row count as 0. The largest
 //     number of a block is that of the block: an order of integers, so that no tile changes a bit.
 //     The magnitude of floats has such an order: magnitude(v) of dynamic_quantize.cuh.
+//   Found of_block(int64_t row, uint32_t largest) const                                   required
+//     What operator() needs to know of a block, from the block's number: any type that consists of
+//     words of 32 bits. Lanes hand it to one another, so that not all of them compute it.
 //   template <int N>
-//   void operator()(Compute (&v)[N], int64_t row, int64_t col, uint32_t largest) const    required
-//     Replaces N values of one block; `largest` is the block's number.
+//   void operator()(Compute (&v)[N], int64_t row, int64_t col, Found found) const         required
+//     Replaces N values of one block.
 //   void keep(int64_t row, int64_t block, uint32_t largest) const                         required
 //     One thread calls it once for each block of each row, with the number of the block in its row.
 //     It may write that to a tensor.

@@ -84,7 +84,7 @@ FUSEDOPS_HD uint32_t magnitude(const Compute (&v)[N]) {
   float most = 0;
   FUSEDOPS_UNROLL
   for (int i = 0; i < N; ++i) most = detail::larger_magnitude(most, static_cast<float>(v[i]));
-  return bit_cast<uint32_t>(most) & 0x7fffffffu;
+  return bit_cast<uint32_t>(most);
 }
 
 namespace detail {
@@ -104,8 +104,9 @@ struct ScaleOf {
   float scale, inverse;
 };
 
-/// The scale of a magnitude, whose bits are given, that is neither zero nor infinity nor NaN.
-template <Scaling kScaling, int kMost>
+/// The scale of a magnitude, whose bits are given, that is neither zero nor infinity nor NaN. kFactor:
+/// whether the factor is not 1.
+template <Scaling kScaling, int kMost, bool kFactor>
 FUSEDOPS_HD ScaleOf usual_scale_of(uint32_t bits, float factor) {
   constexpr uint32_t kImplicit = 1u << 23, kFraction = kImplicit - 1;
   if constexpr (kScaling == Scaling::kE8M0) {
@@ -118,9 +119,10 @@ FUSEDOPS_HD ScaleOf usual_scale_of(uint32_t bits, float factor) {
             bit_cast<float>((254u - exponent) << 23)};
   } else if constexpr (kScaling == Scaling::kE4M3) {
     const float plain = share_of<kMost>(bit_cast<float>(bits));
-    const float wanted = convert<float>(convert<float8_e4m3>(quotient(plain, factor)));
+    const float of_block = kFactor ? quotient(plain, factor) : plain;
+    const float wanted = convert<float>(convert<float8_e4m3>(of_block));
     const float scale = wanted == 0 ? 0x1p-9f : wanted;  // no block is divided by zero
-    return {scale, quotient(1.0f, scale * factor)};
+    return {scale, kFactor ? quotient(1.0f, scale * factor) : inverse_of(scale)};
   } else {
     // A scale that a float holds with all its digits, so that its reciprocal is finite.
     const float plain = share_of<kMost>(bit_cast<float>(bits));
@@ -136,10 +138,10 @@ FUSEDOPS_HD ScaleOf usual_scale_of(uint32_t bits, float factor) {
 }
 
 /// kMost: the largest number of the target's type. `bits`: those of a magnitude.
-template <Scaling kScaling, int kMost>
+template <Scaling kScaling, int kMost, bool kFactor>
 FUSEDOPS_HD ScaleOf scale_of(uint32_t bits, float factor) {
   // Selected at the end, without branches: neither the division of zero nor that of NaN is read.
-  const ScaleOf usual = usual_scale_of<kScaling, kMost>(bits, factor);
+  const ScaleOf usual = usual_scale_of<kScaling, kMost, kFactor>(bits, factor);
   const float special = bit_cast<float>(bits == 0 ? 0x3f800000u : 0x7fc00000u);
   const bool is_usual = bits - 1 < 0x7f7fffffu;
   return {is_usual ? usual.scale : special, is_usual ? usual.inverse : special};
@@ -167,17 +169,30 @@ struct DynamicQuantize {
     return magnitude(v);
   }
 
-  template <int N, class Compute, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t, uint32_t largest) const {
+  /// By what values are multiplied, and again where they are rounded here.
+  template <class Row>
+  FUSEDOPS_HD auto of_block(const Row& row, uint32_t largest) const {
     const detail::ScaleOf both = scale_of(row, largest);
-    const Compute inverse = both.inverse;
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] *= inverse;
-    if constexpr (!detail::IsSame<Rounded, Absent>::value) {
-      const Compute scale = both.scale;
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
+    if constexpr (kEnds) {
+      return both.inverse;
+    } else {
+      return both;
     }
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, float inverse) const {
+    const Compute by = inverse;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] *= by;
+  }
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col,
+                              detail::ScaleOf both) const {
+    (*this)(v, row, col, both.inverse);
+    const Compute scale = both.scale;
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) v[i] = convert<Compute>(convert<Rounded>(v[i])) * scale;
   }
 
   template <class Row>
@@ -196,11 +211,12 @@ struct DynamicQuantize {
  private:
   template <class Row>
   FUSEDOPS_HD detail::ScaleOf scale_of(const Row& row, uint32_t largest) const {
+    constexpr bool kFactor = !detail::IsSame<Factor, Absent>::value;
     float of_tensor = 1;
-    if constexpr (!detail::IsSame<Factor, Absent>::value) {
+    if constexpr (kFactor) {
       of_tensor = factor.template fetch<1, float>(row, 0)[0];
     }
-    return detail::scale_of<kScaling, kMost>(largest, of_tensor);
+    return detail::scale_of<kScaling, kMost, kFactor>(largest, of_tensor);
   }
 };
 

@@ -195,9 +195,10 @@ inline constexpr bool is_functor_v = detail::detected<detail::FunctorCall, F, Co
 namespace detail {
 
 template <class F, class Compute, class Row>
-using BlockCall =
-    decltype(any_of<const F>()(any_of<Compute[1]>(), any_of<const Row>(), int64_t(0),
-                               any_of<const F>().measure(any_of<const Compute[1]>())));
+using BlockCall = decltype(any_of<const F>()(
+    any_of<Compute[1]>(), any_of<const Row>(), int64_t(0),
+    any_of<const F>().of_block(any_of<const Row>(),
+                               any_of<const F>().measure(any_of<const Compute[1]>()))));
 
 /// Refuses what is not a LOAD or not a STORE.
 template <class LoadT, class StoreT, class Compute, class Row>

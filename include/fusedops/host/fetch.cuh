@@ -206,12 +206,13 @@ FUSEDOPS_HD uint32_t measure_host(const Tile& tile, const StoreT& store, int pla
 template <int kMost, class Tile, class StoreT, class Row>
 FUSEDOPS_HD void store_host_made(Tile& tile, const StoreT& store, const Row& row, int64_t col,
                                  int place, int count, uint32_t largest) {
+  const auto found = store.chain.of_block(row, largest);
   each_part<kMost>(place, count, [&](auto width, int at) {
     constexpr int N = decltype(width)::value;
     typename Tile::Compute result[N];
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) result[i] = tile.at[at + i];
-    store.store_in_block(result, row, col + at, largest);
+    store.store_in_block(result, row, col + at, found);
   });
 }
 

@@ -63,8 +63,9 @@ struct LayerNorm {
     // deviations themselves are no smaller.
     const bool matters = mean * mean * count > squares || squares == 0;
     // `matters` is the same in all lanes of a group, and may differ between groups.
-    if (kBranches<Group, Tile> && !group.any(matters)) return {count, mean, 0, squares};
-    const Compute off = group.sum(tile.sum([mean](Compute x) { return difference(x, mean); }));
+    if (!group.any(matters)) return {count, mean, 0, squares};
+    const Compute from = kFew<Group, Tile> ? mean : group.of_another(mean);
+    const Compute off = group.sum(tile.sum([from](Compute x) { return difference(x, from); }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
     return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
   }
@@ -131,11 +132,10 @@ struct LayerNorm {
   }
 
  private:
-  /// Whether to branch around the sum of deviations where it does not matter. Where a thread holds
-  /// many values, one more addition for each costs less than the branch, which keeps so many values
-  /// alive that 64 of them take 255 registers in place of 128.
+  /// Whether a thread has registers for its deviations beside its values, of which it sums up the
+  /// squares, and then, where that matters, themselves. Of 64 values they took 255 in place of 128.
   template <class Group, class Tile>
-  static constexpr bool kBranches = Group::kCount == 1 || Tile::kPacks * Tile::kWidth <= 32;
+  static constexpr bool kFew = Group::kCount == 1 || Tile::kPacks * Tile::kWidth <= 32;
 
   /// The reciprocal of the number of columns that a group holds, a constant if every pack is
   /// complete.

@@ -3,8 +3,8 @@
 //
 // Stores a tile where the STORE ends in a functor of blocks (functor/contract.cuh): each value waits
 // for the largest of its block. The tile holds what the functors before that one have made, so they
-// run once. The lanes that hold a block exchange by shuffles; a row that is one block has a reduction
-// of its own.
+// run once. The lanes that hold a block exchange by shuffles, and share out its blocks; a row that is
+// one block has a reduction of its own.
 #pragma once
 
 #include <fusedops/core/cluster.cuh>
@@ -60,23 +60,23 @@ FUSEDOPS_HD void make_tile(Tile& tile, const StoreT& store, const Row& row, int6
   tile.fill_absent(Compute(0));
 }
 
-/// Of numbers of each pack, that of pack k, which need not be a constant.
-template <int kPacks>
-FUSEDOPS_HD uint32_t of_pack(const uint32_t (&numbers)[kPacks], int pack) {
-  uint32_t found = numbers[0];
+/// Element `at` of an array in registers; `at` need not be a constant.
+template <class T, int kCount>
+FUSEDOPS_HD T selected(const T (&from)[kCount], int at) {
+  T found = from[0];
   FUSEDOPS_UNROLL
-  for (int k = 1; k < kPacks; ++k) found = k == pack ? numbers[k] : found;
+  for (int i = 1; i < kCount; ++i) found = i == at ? from[i] : found;
   return found;
 }
 
-/// Stores what make_tile has made, the largest of each pack's block being known.
-template <class Tile, class StoreT, class Row>
+/// Stores what make_tile has made; found(pack) is what the functor has found of a pack's block.
+template <class Tile, class StoreT, class Row, class Found>
 FUSEDOPS_HD void store_made(Tile& tile, const StoreT& store, const Row& row, int64_t col,
-                            const uint32_t (&largest)[Tile::kPacks]) {
+                            const Found& found) {
   using Compute = typename Tile::Compute;
   rewrite_tile(tile, col, [&](auto width, Compute* values, int64_t at, int pack) {
     constexpr int N = decltype(width)::value;
-    store.store_in_block(*reinterpret_cast<Compute(*)[N]>(values), row, at, of_pack(largest, pack));
+    store.store_in_block(*reinterpret_cast<Compute(*)[N]>(values), row, at, found(pack));
   });
 }
 
@@ -86,8 +86,7 @@ FUSEDOPS_HD uint32_t measure_tile(const Tile& tile, const StoreT& store) {
   uint32_t largest = 0;
   FUSEDOPS_UNROLL
   for (int k = 0; k < tile.packs(); ++k) {
-    const uint32_t own = store.chain.measure(tile.at[k]);
-    largest = own > largest ? own : largest;
+    largest = larger(largest, store.chain.measure(tile.at[k]));
   }
   return largest;
 }
@@ -97,13 +96,77 @@ FUSEDOPS_HD uint32_t measure_tile(const Tile& tile, const StoreT& store) {
 /// The largest number of kLanes neighbouring lanes, in each. All lanes of the warp call it.
 template <int kLanes>
 __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t number) {
-  FUSEDOPS_UNROLL
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, number, step);
-    number = other > number ? other : number;
+  if constexpr (kLanes == 32) {
+    return __reduce_max_sync(0xffffffffu, number);
+  } else {
+    FUSEDOPS_UNROLL
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      number = larger(number, __shfl_xor_sync(0xffffffffu, number, step));
+    }
+    return number;
   }
-  return number;
 }
+
+/// The largest numbers of kCount blocks, of each of which kLanes neighbouring lanes have a number. At
+/// each step a lane hands the numbers of half of its blocks to another one, which hands it those of
+/// the other half. So the blocks are shared out: a lane ends with kOwn of them, and what follows from
+/// their largest numbers is computed once. All lanes of the warp call these members.
+template <int kLanes, int kCount>
+struct SharedBlocks {
+  static constexpr int kStep = kLanes / 2;
+  static constexpr bool kHalves = kLanes > 1 && kCount > 1;
+  static constexpr int kHalf = (kCount + 1) / 2;
+  using Half = SharedBlocks<kHalves ? kStep : 1, kHalves ? kHalf : 1>;
+  static constexpr int kOwn = kHalves ? Half::kOwn : kCount;
+
+  __device__ __forceinline__ static void find(uint32_t (&own)[kOwn],
+                                              const uint32_t (&numbers)[kCount]) {
+    if constexpr (kHalves) {
+      const bool upper = threadIdx.x & kStep;
+      uint32_t half[kHalf];
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kHalf; ++i) {
+        const uint32_t low = numbers[i], high = kHalf + i < kCount ? numbers[kHalf + i] : 0;
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? low : high, kStep);
+        half[i] = larger(upper ? high : low, got);
+      }
+      Half::find(own, half);
+    } else {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kCount; ++i) own[i] = largest_of_lanes<kLanes>(numbers[i]);
+    }
+  }
+  /// The block of the i-th of this lane's numbers, which may be beyond the last.
+  __device__ __forceinline__ static int block(int i) {
+    if constexpr (kHalves) return (threadIdx.x & kStep ? kHalf : 0) + Half::block(i);
+    return i;
+  }
+  /// Of the lanes that have the same blocks, the first.
+  __device__ __forceinline__ static bool first() {
+    if constexpr (kHalves) return Half::first();
+    return threadIdx.x % kLanes == 0;
+  }
+  /// What the lane that has block k has found of it, in each lane; T consists of words of 32 bits.
+  template <class T>
+  __device__ __forceinline__ static T of(const T (&own)[kOwn], int k) {
+    constexpr int kWords = sizeof(T) / 4;
+    const auto words = bit_cast<Pack<uint32_t, kWords>>(own[place(k)]);
+    Pack<uint32_t, kWords> found;
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      found.at[i] = kHalves ? __shfl_sync(0xffffffffu, words.at[i], lane(k), kLanes) : words.at[i];
+    }
+    return bit_cast<T>(found);
+  }
+  static constexpr FUSEDOPS_HD int lane(int k) {
+    if constexpr (kHalves) return k < kHalf ? Half::lane(k) : kStep + Half::lane(k - kHalf);
+    return 0;
+  }
+  static constexpr FUSEDOPS_HD int place(int k) {
+    if constexpr (kHalves) return Half::place(k < kHalf ? k : k - kHalf);
+    return k;
+  }
+};
 
 /// The largest number of all threads of a row, in each. Every thread of the row's blocks calls it, for
 /// each of its rows.
@@ -137,7 +200,7 @@ class LargestOfRow {
  private:
   __device__ __forceinline__ static uint32_t largest_of(const uint32_t* numbers, int count) {
     uint32_t largest = numbers[0];
-    for (int i = 1; i < count; ++i) largest = numbers[i] > largest ? numbers[i] : largest;
+    for (int i = 1; i < count; ++i) largest = larger(largest, numbers[i]);
     return largest;
   }
   int turn_ = 0;
@@ -163,24 +226,33 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
       "are too narrow for it, or too wide");
   constexpr int kTogether = kSpan < kBlock ? kLanes : kBlock / Tile::kWidth;
   constexpr int kEach = kSpan < kBlock ? kBlock / kSpan : 1;  // packs of a lane in a block
+  constexpr int kBlocks = (Tile::kPacks + kEach - 1) / kEach;
+  using Shared = detail::SharedBlocks<kTogether, kBlocks>;
   if (mine) detail::make_tile(tile, store, row, col, finish);
-  uint32_t largest[Tile::kPacks];
+  uint32_t numbers[kBlocks], largest[Shared::kOwn];
   FUSEDOPS_UNROLL
-  for (int k = 0; k < Tile::kPacks; k += kEach) {
-    uint32_t number = 0;
-    FUSEDOPS_UNROLL
-    for (int j = k; j < k + kEach && j < Tile::kPacks; ++j) {
-      const uint32_t own = store.chain.measure(tile.at[j]);
-      number = own > number ? own : number;
-    }
-    number = detail::largest_of_lanes<kTogether>(number);
-    FUSEDOPS_UNROLL
-    for (int j = k; j < k + kEach && j < Tile::kPacks; ++j) largest[j] = number;
-    const int64_t first = col + int64_t(k) * Tile::kStride;
-    if (mine && tile.count(k) > 0 && first % kBlock == 0)
-      store.chain.keep(row, first / kBlock, number);
+  for (int k = 0; k < Tile::kPacks; ++k) {
+    const uint32_t own = store.chain.measure(tile.at[k]);
+    numbers[k / kEach] = k % kEach == 0 ? own : larger(numbers[k / kEach], own);
   }
-  if (mine) detail::store_made(tile, store, row, col, largest);
+  Shared::find(largest, numbers);
+  using Found = decltype(store.chain.of_block(row, largest[0]));
+  Found own[Shared::kOwn], found[kBlocks];
+  FUSEDOPS_UNROLL
+  for (int i = 0; i < Shared::kOwn; ++i) {
+    own[i] = store.chain.of_block(row, largest[i]);
+    const int block = Shared::block(i);
+    const uint32_t first = static_cast<uint32_t>(col) + block * (kEach * Tile::kStride);
+    const bool there =
+        Tile::kExact || first / kBlock * kBlock < static_cast<uint32_t>(col) + tile.left;
+    if (mine && Shared::first() && block < kBlocks && there)
+      store.chain.keep(row, first / kBlock, largest[i]);
+  }
+  FUSEDOPS_UNROLL
+  for (int k = 0; k < kBlocks; ++k) found[k] = Shared::of(own, k);
+  if (!mine) return;
+  detail::store_made(tile, store, row, col,
+                     [&](int pack) { return detail::selected(found, pack / kEach); });
 }
 
 #endif  // FUSEDOPS_CUDA

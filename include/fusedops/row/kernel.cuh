@@ -288,9 +288,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       }
       number = largest_of_row.of(number);
       if (mine && thread == 0 && share.begin == 0) store.chain.keep(row, 0, number);
-      uint32_t largest[Schedule::kPacks];
-      FUSEDOPS_UNROLL
-      for (int k = 0; k < Schedule::kPacks; ++k) largest[k] = number;
+      const auto found = store.chain.of_block(row, number);
       for (int chunk = share.begin; chunk < share.end; ++chunk) {
         const int64_t col = int64_t(chunk) * of_chunk + first_col;
         if constexpr (kMadeAgain) {
@@ -301,7 +299,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
           Storage::template get<Schedule::kThreads * Schedule::kRows>(
               shared_row, tile, chunk - share.begin, threadIdx.x);
         }
-        if (mine) detail::store_made(tile, store, row, col, largest);
+        if (mine) detail::store_made(tile, store, row, col, [&](int) { return found; });
       }
     } else if constexpr (kHasResult) {
       for (int chunk = share.begin; chunk < share.end; ++chunk) {

@@ -309,8 +309,7 @@ struct View {
   /// Rounds the values to the storage type, as write() followed by read_again() would.
   template <int N, class Compute>
   FUSEDOPS_HD void round(Compute (&value)[N]) const {
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+    round_to<T>(value);
   }
 
  private:

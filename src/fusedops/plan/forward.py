@@ -86,6 +86,7 @@ class Forward:
             single=self.single,
             align=op.block or 0,
             forgets=not op.has_result,
+            narrow_result=op.quantized is not None,
         )
         if op.reduces or op.block == WHOLE_ROW:
             tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)

@@ -33,6 +33,7 @@ class ForwardFeatures(NamedTuple):
             that all rows share), or "many".
         centred: Whether the operator subtracts a mean.
         staged_tile: Whether the row's tile is made for staging in shared memory.
+        narrow_result: Whether an element of y has 8 bits or less.
     """
 
     columns: int
@@ -50,6 +51,7 @@ class ForwardFeatures(NamedTuple):
     traffic: str
     centred: bool
     staged_tile: bool
+    narrow_result: bool
 
 
 class BackwardFeatures(NamedTuple):

@@ -153,6 +153,7 @@ def _features(row: Row, bucket: Bucket, cluster: int, read_once: bool, gpu: Gpu)
         traffic=row.streams,
         centred=row.centred,
         staged_tile=is_staged_tile(row, bucket.top, gpu.cluster_limit),
+        narrow_result=row.narrow_result,
     )
 
 

@@ -52,6 +52,19 @@ INEXACT = 32
 #: columns: 99 with a cluster of two blocks, 98 with one, 12288 columns 97 and 97.
 SCALED_VALUES = ((1024, 1024, 16), (12288, 16384, 32))
 
+#: Rows of 16 bits that fill their tiles and whose y has 8 bits, up to SHRUNK_COLUMNS: values per
+#: thread in place of VALUES, and the most threads, by traffic. They have few bytes, so instructions
+#: take the time, of which more values share those that a thread has once for its row. Beside a
+#: tensor of x's size more threads are worth more. With a scale a row, percent of a copy of as many
+#: bytes: LayerNorm of 4096 columns 85, with 32 values 81; a gate of SwiGLU of 16384 columns 98 in
+#: one block of 512 threads, 88 in one of 256 with 64 values, 90 in a cluster of two with 32; an
+#: RMSNorm of 1024 columns 94, with 16 values 86, of 16384 columns 93, in a cluster of two 76.
+SHRUNK_COLUMNS = 16384
+SHRUNK: dict[str, tuple[Table, int]] = {
+    "columns": (((512, 16), (2048, 32), (None, 64)), 256),
+    "many": (((512, 16), (None, 32)), 512),
+}
+
 #: Rows of which nothing is kept: threads of a block, bytes of x that a thread reads at a time, and
 #: the most packs. One H200, cross entropy of 8192 rows of 16 bits, percent of the best copy of as
 #: many bytes: of 128256 columns 104, of 32000 columns 97; with twice the packs 103 and 90, with 512
@@ -138,6 +151,7 @@ class Row(NamedTuple):
         align: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
         forgets: Whether nothing of a row is needed after its reduction: its chunks are read one
             after another, each once.
+        narrow_result: Whether an element of y has 8 bits or less.
     """
 
     columns: int
@@ -149,6 +163,7 @@ class Row(NamedTuple):
     single: bool = False
     align: int = 0
     forgets: bool = False
+    narrow_result: bool = False
 
     @property
     def width(self) -> int:
@@ -180,6 +195,11 @@ class Row(NamedTuple):
     def narrow_access(self) -> bool:
         """Whether the vector width is below WIDE_ACCESS bytes."""
         return self.width * self.element_bytes < WIDE_ACCESS
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether rows of 16 bits have operands and a y of half their size, or less."""
+        return self.narrow_result and self.element_bytes == 2 and self.streams in SHRUNK
 
     @property
     def scaled(self) -> bool:
@@ -267,6 +287,8 @@ def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:
         table, most_threads = ((None, staging.values),), staging.threads
         if row.streams == "columns" and compute_bytes == 4:
             width = max(width, staging.width[row.element_bytes != 2])
+    elif row.shrinks and fills and columns <= SHRUNK_COLUMNS:
+        table, most_threads = SHRUNK[row.streams]
     elif row.streams == "columns" and row.narrow_access and columns > NARROW_COLUMNS:
         most_threads = NARROW_THREADS
     elif row.centred:

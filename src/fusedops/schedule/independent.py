@@ -41,6 +41,12 @@ BACKWARD = (32, 16)  # also forward where a functor reads a partner, which takes
 #: leaves the registers to the compiler.
 OCCUPANCY: Table = ((16, 0), (None, 896))
 
+#: Occupancy target where columns of a warp's row share numbers in blocks. Its lanes exchange, so a
+#: block has one row: then none is without. A gate of SwiGLU of 1024 columns, y of 8 bits,
+#: scales of 128 and of 32 columns, percent of a copy of as many bytes: 96 and 98, with eight rows a
+#: block 87 and 87, with one and a target of 896 threads 97 and 94.
+ALONE = 1024
+
 #: Threads per SM of blocks that visit one row after another, and what there is room for: where the
 #: gradients of y and of x are all of x's size that moves, and where there is more, whose registers
 #: are worth more than threads. Percent of the ceiling on one H200 with 512, 640, 768 and 1024
@@ -72,6 +78,8 @@ def choose_map(
     _check(storage)
     bucket = _bucket(row, BACKWARD if paired else FORWARD)
     occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
+    if launch is None and row.align and bucket.tile.threads == 32 and bucket.tile.chunks == 1:
+        launch = LaunchConfig(1, min(ALONE, gpu.threads_per_sm))
     return _made(row, bucket, gpu, occupancy, launch)
 
 

@@ -25,3 +25,8 @@ struct __nv_bfloat16 {
 };
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
+
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }

@@ -37,3 +37,10 @@ struct __half {
 };
 inline float __half2float(__half x) { return x; }
 inline __half __float2half_rn(float x) { return x; }
+
+struct __half2 {
+  __half x, y;
+};
+inline __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
+inline float __low2float(__half2 two) { return two.x; }
+inline float __high2float(__half2 two) { return two.y; }
