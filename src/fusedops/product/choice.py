@@ -133,7 +133,10 @@ def choose(
     rows, columns, depth, batches = features[:4]
     if rows * batches >= MOST_ROWS or not batches:
         return Choice(None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows")
-    if columns % 8 or depth % 8 or not depth or rows < tiling.rows or columns < tiling.cols:
+    tiling = tiling.fitted(rows, columns, depth, gpu.multiprocessors)
+    if batches > 1 and not tiling.several:
+        return Choice(None, "one kernel for few rows has one product")
+    if columns % 8 or depth % 8 or not depth or not tiling.covers(rows, columns):
         return Choice(
             None,
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "

@@ -54,6 +54,8 @@ def factors_of(
         return None
     x_box, w_box = tiling.boxes
     if w.dim() > 2:
+        if not tiling.several:
+            return None
         return matrices_of((x, w), (0, slot), (x_box, w_box))
     x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, slot, w_box)
     return None if x_matrix is None or w_matrix is None else (x_matrix, w_matrix)

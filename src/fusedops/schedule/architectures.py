@@ -32,6 +32,11 @@ __all__ = [
 ]
 
 
+#: Portable cluster size: thread blocks that every GPU with clusters can schedule together (CUDA C++
+#: Programming Guide, "Thread Block Clusters").
+PORTABLE_CLUSTER = 8
+
+
 @dataclasses.dataclass(frozen=True)
 class ProductTiling:
     """A tile of the product, and the form of the kernel.
@@ -97,6 +102,19 @@ class ProductTiling:
         """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
         return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
 
+    @property
+    def several(self) -> bool:
+        """Whether there is a kernel of many products, and one of a gradient."""
+        return True
+
+    def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
+        """The tiling for a product of this size: the same for all."""
+        return self
+
+    def covers(self, rows: int, cols: int) -> bool:
+        """Whether tiles, which are whole, lie within a product of this size."""
+        return rows >= self.rows and cols >= self.cols
+
     def parts(self, rows: int) -> int:
         """How many sums over rows of a tile there are for a column: four warps have each tile."""
         return 4 * self.cluster * -(-rows // (self.cluster * self.rows))
@@ -105,6 +123,63 @@ class ProductTiling:
         """Blocks of a launch, which stay until all tiles of all products are done."""
         pairs = batches * -(-rows // (self.cluster * self.rows))
         return self.cluster * min(pairs * -(-cols // self.cols), multiprocessors // self.cluster)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewRowsTiling(ProductTiling):
+    """A tile of a product of few rows, whose K the blocks of a cluster share.
+
+    `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
+    """
+
+    header: str = "gemm/few_rows.cuh"
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type."""
+        major = ", gemm::Major::kMN" if self.mn_major else ""
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
+        return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory, `FewRows::Ring::kShared` in few_rows.cuh."""
+        return 1024 + self.stages * ((self.rows + self.cols) * self.stage_columns * 2 + 16)
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """The rows of x and of w that one copy takes."""
+        return self.rows, self.stage_columns if self.mn_major else self.cols
+
+    def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
+        """Blocks of a launch: a tile has those of a cluster."""
+        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
+
+    @property
+    def several(self) -> bool:
+        """False: one product, with a STORE."""
+        return False
+
+    def covers(self, rows: int, cols: int) -> bool:
+        """Whether there is an element: what a tile exceeds is not written."""
+        return rows > 0 and cols > 0
+
+    def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
+        """The tile with as few rows as hold x's, and a split of K that has all of the GPU read w.
+
+        How K is split follows from w and the GPU alone, so that a row has the same bits in each
+        batch.
+        """
+        tile, stages = next((one for one in FEW_ROWS if rows <= one[0]), FEW_ROWS[-1])
+        tiles = -(-cols // self.cols)
+        parts = min(multiprocessors // tiles, -(-depth // self.stage_columns), PORTABLE_CLUSTER)
+        split = 1 << max(0, parts.bit_length() - 1)
+        return dataclasses.replace(self, rows=tile, stages=stages, cluster=split)
+
+
+#: The rows of a tile for few rows, and the stages of its ring: about 100 KB, of which a
+#: multiprocessor holds two.
+FEW_ROWS = ((16, 5), (64, 4), (128, 3))
 
 
 class ProductKernel(NamedTuple):
@@ -124,6 +199,7 @@ class ProductKernel(NamedTuple):
 _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
+    "FewRows": FewRowsTiling("FewRows", "half", 16, 128, 5, cluster=1, threads=288),
 }
 
 #: By the name of the architecture; others run torch's product and a kernel after it.
@@ -139,11 +215,6 @@ MIB = 1 << 20
 
 #: The oldest architecture supported: every kernel may use the features that came with it.
 OLDEST = "sm_80"
-
-#: Portable cluster size: thread blocks that every GPU with clusters can schedule together (CUDA C++
-#: Programming Guide, "Thread Block Clusters").
-PORTABLE_CLUSTER = 8
-
 
 class Gpu(NamedTuple):
     """Facts of a GPU that limit a kernel or a launch.
