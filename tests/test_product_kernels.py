@@ -17,6 +17,7 @@ from products import (
     PAIRS,
     SCORES,
     SEED,
+    SEVERAL,
     STORES,
     all_same,
     apart,
@@ -103,9 +104,9 @@ def kernel_of(kind, store, layout, tiling, dtype):
         ("layer", "gelu", "rows", "Together", HALF),
         ("layer", "saving", "rows", "InTurns", HALF),
         *thorough_points(
-            *covering(2, ["layer"], STORES, ["rows"], TILINGS, HALVES),
-            *covering(2, ["product"], SCORES, ["keys", "values"], TILINGS, HALVES),
-            *covering(2, ["between"], HIDDEN, ["rows"], TILINGS, HALVES),
+            *covering(2, ["layer"], STORES, ["rows"], SEVERAL, HALVES),
+            *covering(2, ["product"], SCORES, ["keys", "values"], SEVERAL, HALVES),
+            *covering(2, ["between"], HIDDEN, ["rows"], SEVERAL, HALVES),
         ),
     ],
 )

@@ -56,6 +56,7 @@ class ProductTiling:
         cluster: The blocks of a cluster.
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
+        several: Whether there is a kernel of many products, too, and one of a gradient.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ProductTiling:
     cluster: int = 2
     stage_columns: int = 64
     width: int = 8
+    several: bool = True
 
     @property
     def cpp(self) -> str:
@@ -102,11 +104,6 @@ class ProductTiling:
         """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
         return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
 
-    @property
-    def several(self) -> bool:
-        """Whether there is a kernel of many products, and one of a gradient."""
-        return True
-
     def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
         """The tiling for a product of this size: the same for all."""
         return self
@@ -133,6 +130,7 @@ class FewRowsTiling(ProductTiling):
     """
 
     header: str = "gemm/few_rows.cuh"
+    several: bool = False
 
     @property
     def cpp(self) -> str:
@@ -154,11 +152,6 @@ class FewRowsTiling(ProductTiling):
     def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
         """Blocks of a launch: a tile has those of a cluster."""
         return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
-
-    @property
-    def several(self) -> bool:
-        """False: one product, with a STORE."""
-        return False
 
     def covers(self, rows: int, cols: int) -> bool:
         """Whether there is an element: what a tile exceeds is not written."""
