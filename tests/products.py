@@ -148,7 +148,9 @@ def allowed(op, tensors):
         terms += 1
         b = double["b"] if isinstance(op.store[0], fo.Bias) else b
     off = u * (z + b).abs() + math.sqrt(terms) * 2.0**-23 * (size + b.abs())
-    run = [op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)]
+    run = [
+        op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)
+    ]
     truth, *ends = [[one] if isinstance(one, torch.Tensor) else one for one in run]
     bounds = []
     for i, at in enumerate(truth):

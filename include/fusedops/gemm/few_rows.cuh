@@ -221,9 +221,9 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
     cluster_arrive_released();
     cluster_wait();
   }
-  const uint32_t sums = detail::shared_address(ring.stages) +
-                        ((lane / 8 * Tiling::kRows + own + nth) * Tiling::kPitch +
-                         lane % 8 * kPack) * 4;
+  const uint32_t sums =
+      detail::shared_address(ring.stages) +
+      ((lane / 8 * Tiling::kRows + own + nth) * Tiling::kPitch + lane % 8 * kPack) * 4;
   FUSEDOPS_UNROLL
   for (int p = 0; p < Tiling::kPacks; ++p) {
     if (!has[p]) continue;

@@ -65,38 +65,38 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
   FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8), FUSEDOPS_SUM_8(i + 16), FUSEDOPS_SUM_8(i + 24)
 #define FUSEDOPS_SUM_64 FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
 #define FUSEDOPS_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define FUSEDOPS_SUMS_32                                                                      \
-  FUSEDOPS_SUMS_8                                                                             \
+#define FUSEDOPS_SUMS_32                                                                       \
+  FUSEDOPS_SUMS_8                                                                              \
   ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
   "%26, %27, %28, %29, %30, %31"
-#define FUSEDOPS_SUMS_64                                                                      \
-  FUSEDOPS_SUMS_32                                                                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "   \
+#define FUSEDOPS_SUMS_64                                                                    \
+  FUSEDOPS_SUMS_32                                                                          \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // Of so many columns, and where the operands after the sums are: descriptors, whether it adds, and
 // along which dimension each factor is contiguous.
-#define FUSEDOPS_WGMMA(type, columns, sums, at_a, at_b, at_adds, first, second, ...)              \
-  asm volatile(                                                                                   \
-      "{\n"                                                                                       \
-      ".reg .pred adds;\n"                                                                        \
-      "setp.ne.b32 adds, " at_adds                                                                \
-      ", 0;\n"                                                                                    \
-      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " at_a   \
-      ", " at_b ", adds, 1, 1, " first ", " second                                                \
-      ";\n"                                                                                       \
-      "}\n"                                                                                       \
-      : __VA_ARGS__                                                                               \
+#define FUSEDOPS_WGMMA(type, columns, sums, at_a, at_b, at_adds, first, second, ...)            \
+  asm volatile(                                                                                 \
+      "{\n"                                                                                     \
+      ".reg .pred adds;\n"                                                                      \
+      "setp.ne.b32 adds, " at_adds                                                              \
+      ", 0;\n"                                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " at_a \
+      ", " at_b ", adds, 1, 1, " first ", " second                                              \
+      ";\n"                                                                                     \
+      "}\n"                                                                                     \
+      : __VA_ARGS__                                                                             \
       : "l"(a), "l"(b), "r"(int(adds)), "n"(kFirst == Major::kMN), "n"(kSecond == Major::kMN))
-#define FUSEDOPS_WGMMA_OF(type)                                                                  \
-  if constexpr (kRegisters == 8) {                                                               \
-    FUSEDOPS_WGMMA(type, "16", FUSEDOPS_SUMS_8, "%8", "%9", "%10", "%11", "%12",                 \
-                   FUSEDOPS_SUM_8(0));                                                           \
-  } else if constexpr (kRegisters == 32) {                                                       \
-    FUSEDOPS_WGMMA(type, "64", FUSEDOPS_SUMS_32, "%32", "%33", "%34", "%35", "%36",              \
-                   FUSEDOPS_SUM_32(0));                                                          \
-  } else {                                                                                       \
-    FUSEDOPS_WGMMA(type, "128", FUSEDOPS_SUMS_64, "%64", "%65", "%66", "%67", "%68",             \
-                   FUSEDOPS_SUM_64);                                                             \
+#define FUSEDOPS_WGMMA_OF(type)                                                      \
+  if constexpr (kRegisters == 8) {                                                   \
+    FUSEDOPS_WGMMA(type, "16", FUSEDOPS_SUMS_8, "%8", "%9", "%10", "%11", "%12",     \
+                   FUSEDOPS_SUM_8(0));                                               \
+  } else if constexpr (kRegisters == 32) {                                           \
+    FUSEDOPS_WGMMA(type, "64", FUSEDOPS_SUMS_32, "%32", "%33", "%34", "%35", "%36",  \
+                   FUSEDOPS_SUM_32(0));                                              \
+  } else {                                                                           \
+    FUSEDOPS_WGMMA(type, "128", FUSEDOPS_SUMS_64, "%64", "%65", "%66", "%67", "%68", \
+                   FUSEDOPS_SUM_64);                                                 \
   }
 
 /// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile a of 64 rows and a tile b of 2 *

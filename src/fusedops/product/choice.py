@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
@@ -142,7 +143,11 @@ def choose(
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
             "multiples of 8 columns and rows",
         )
-    return Choice(tiling, f"which is {faster}")
+    why = f"which is {faster}"
+    if not tiling.several:
+        blocks = tiling.grid(rows, columns, gpu.multiprocessors)
+        why += f"; {counted(blocks, 'block')} of it read w, {tiling.cluster} for each tile"
+    return Choice(tiling, why)
 
 
 def chosen(

@@ -209,6 +209,7 @@ MIB = 1 << 20
 #: The oldest architecture supported: every kernel may use the features that came with it.
 OLDEST = "sm_80"
 
+
 class Gpu(NamedTuple):
     """Facts of a GPU that limit a kernel or a launch.
 
