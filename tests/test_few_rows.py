@@ -31,13 +31,13 @@ from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
 from fusedops.product import product_backward
 from fusedops.product.product_kernel import Product
-from fusedops.schedule.architectures import FEW_ROWS, TILINGS
+from fusedops.schedule.architectures import TILINGS
 from fusedops.testing import check, last_schedule
 
 FEW = TILINGS["FewRows"]
 HALVES = [HALF, torch.bfloat16]
 SEEDED = {"generator": (SEED, OFFSET)}
-SPLIT = (4096, 4096)  # columns and depth, of which four blocks share a tile
+SPLIT = (4096, 4096)  # columns and depth, of which two blocks share a tile
 LAYERS = {name: fo.Linear(store) for name, store in STORES.items()}
 #: What follows the product of two matrices, of which the second one may lie either way.
 MATRICES = fo.Matmul([fo.Scale("s"), fo.Residual("b"), fo.Causal()])
@@ -85,11 +85,12 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("columns", "depth", "split"),
         [
-            (4096, 4096, 4),
-            (4096, 14336, 4),
+            (4096, 4096, 2),
+            (4096, 14336, 2),
             (14336, 4096, 1),
-            (8192, 8192, 2),
-            (1024, 4096, 8),
+            (2048, 8192, 2),  # not all multiprocessors can be in clusters of four
+            (1024, 4096, 4),
+            (256, 4096, 8),
             (8, 128, 2),  # no block without a stage
             (8, 8, 1),
         ],
@@ -97,8 +98,8 @@ class TestSizes:
     def test_how_k_is_split_does_not_follow_from_the_rows(self, columns, depth, split):
         for rows in (1, 16, 17, 128, 1000):
             tiling = FEW.fitted(rows, columns, depth, 132)
-            assert tiling.cluster == split
-            assert tiling.grid(rows, columns, 132) % split == 0
+            assert tiling.cluster == (2 if tiling.pairs else split)
+            assert split == 1 or not tiling.pairs
 
     def test_the_tile_holds_the_rows(self):
         assert [FEW.fitted(rows, 4096, 4096, 132).rows for rows in (1, 16, 17, 64, 65, 500)] == [
@@ -107,9 +108,23 @@ class TestSizes:
         ]
 
     def test_two_blocks_fit_a_multiprocessor(self):
-        for rows, _ in FEW_ROWS:
+        for rows in (16, 64):
             tiling = FEW.fitted(rows, *SPLIT, 132)
             assert 2 * (tiling.shared_bytes + 1024) <= 228 * 1024
+
+    def test_what_a_cluster_shares(self):
+        """K, or where that is whole and x is large, x; as many tiles as multiprocessors."""
+        found = {
+            (rows, columns): FEW.fitted(rows, columns, 4096, 132)
+            for rows in (16, 128, 256)
+            for columns in (4096, 8192, 14336)
+        }
+        assert {size for size, one in found.items() if one.pairs} == {
+            *((128, 8192), (128, 14336), (256, 8192), (256, 14336)),
+        }
+        grids = {size: one.grid(*size, 132) for size, one in found.items()}
+        assert grids[16, 4096] == grids[128, 4096] == grids[256, 4096] == 128
+        assert (grids[128, 8192], grids[128, 14336], grids[16, 14336]) == (128, 112, 224)
 
     def test_one_matrix_alone(self):
         """Of many products there is none, nor of a gradient."""
@@ -136,7 +151,13 @@ class TestOnAGpu:
     @pytest.mark.parametrize("store", [*STORES, "keys", "values"])
     def test_against_float64(self, store, dtype):
         """Ragged sizes, fewer rows than a tile and several tiles, parts of K of unequal length."""
-        for rows, n, k in ((1, 8, 8), (13, 264, 200), (50, 1000, 1032), (130, 520, 4096)):
+        for rows, n, k in (
+            (1, 8, 8),
+            (13, 264, 200),
+            (50, 1000, 1032),
+            (130, 520, 4096),
+            (120, 8200, 136),
+        ):
             if store in STORES:
                 op = LAYERS[store]
                 tensors = given(op, dtype, "cuda", rows=(rows,), n=n, k=k)
@@ -157,7 +178,7 @@ class TestOnAGpu:
 
     def test_rows_have_the_same_bits_in_each_batch(self):
         op = LAYERS["gelu"]
-        for n, k in (SPLIT, (1000, 1032)):
+        for n, k in (SPLIT, (1000, 1032), (8200, 520)):
             tensors = given(op, HALF, "cuda", rows=(300,), n=n, k=k)
             with forced("FewRows"), torch.no_grad():
                 (whole,) = call(op, tensors)

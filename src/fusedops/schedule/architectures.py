@@ -124,19 +124,25 @@ class ProductTiling:
 
 @dataclasses.dataclass(frozen=True)
 class FewRowsTiling(ProductTiling):
-    """A tile of a product of few rows, whose K the blocks of a cluster share.
+    """A tile of a product of few rows.
 
     `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
+
+    Attributes:
+        pairs: Whether the two blocks of a cluster have neighbouring tiles and share x. Otherwise
+            those of a cluster share K.
     """
 
     header: str = "gemm/few_rows.cuh"
     several: bool = False
+    pairs: bool = False
 
     @property
     def cpp(self) -> str:
         """The C++ type."""
         major = ", gemm::Major::kMN" if self.mn_major else ""
-        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
+        split = "1, true" if self.pairs else f"{self.cluster}, false"
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {split}"
         return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
 
     @property
@@ -147,32 +153,47 @@ class FewRowsTiling(ProductTiling):
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes."""
-        return self.rows, self.stage_columns if self.mn_major else self.cols
+        of_x = self.rows // 2 if self.pairs else self.rows
+        return of_x, self.stage_columns if self.mn_major else self.cols
 
     def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
         """Blocks of a launch: a tile has those of a cluster."""
-        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
+        across = self.cols * (self.cluster if self.pairs else 1)  # columns of a cluster
+        return self.cluster * -(-rows // self.rows) * -(-cols // across)
 
     def covers(self, rows: int, cols: int) -> bool:
         """Whether there is an element: what a tile exceeds is not written."""
         return rows > 0 and cols > 0
 
     def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
-        """The tile with as few rows as hold x's, and a split of K that has all of the GPU read w.
+        """The tile with as few rows as hold x's, and clusters that have all of the GPU read w.
 
         How K is split follows from w and the GPU alone, so that a row has the same bits in each
-        batch.
+        batch. Not all multiprocessors can be in clusters of more than two blocks at the same time.
         """
-        tile, stages = next((one for one in FEW_ROWS if rows <= one[0]), FEW_ROWS[-1])
-        tiles = -(-cols // self.cols)
-        parts = min(multiprocessors // tiles, -(-depth // self.stage_columns), PORTABLE_CLUSTER)
-        split = 1 << max(0, parts.bit_length() - 1)
-        return dataclasses.replace(self, rows=tile, stages=stages, cluster=split)
+        tiles, split = -(-cols // 64), 1
+        while split < PORTABLE_CLUSTER:
+            most = multiprocessors if split == 1 else multiprocessors * 3 // 4
+            if 2 * split * tiles > most or 2 * split * self.stage_columns > depth:
+                break
+            split *= 2
+        of_x = next((size for size in (16, 64) if rows <= size), 128)
+        of_w = 64 if rows <= 64 or (rows <= 128 and split * tiles <= multiprocessors) else 128
+        pairs = split == 1 and rows > 64  # x is much of what is read
+        return dataclasses.replace(
+            self,
+            rows=of_x,
+            cols=of_w,
+            stages=FEW_ROWS[of_x, of_w],
+            threads=2 * of_w + 32,
+            cluster=2 if pairs else split,
+            pairs=pairs,
+        )
 
 
-#: The rows of a tile for few rows, and the stages of its ring: about 100 KB, of which a
-#: multiprocessor holds two.
-FEW_ROWS = ((16, 5), (64, 4), (128, 3))
+#: The stages of the ring for a tile of so many rows of x and of w. Of the first two a
+#: multiprocessor holds two blocks.
+FEW_ROWS = {(16, 64): 10, (64, 64): 6, (128, 64): 8, (128, 128): 6}
 
 
 class ProductKernel(NamedTuple):
@@ -192,7 +213,7 @@ class ProductKernel(NamedTuple):
 _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
-    "FewRows": FewRowsTiling("FewRows", "half", 16, 128, 5, cluster=1, threads=288),
+    "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }
 
 #: By the name of the architecture; others run torch's product and a kernel after it.
