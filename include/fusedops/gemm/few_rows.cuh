@@ -264,9 +264,9 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
 
 /// epilogue: a Forward. A block has one tile, or a part of one.
 template <class Tiling, class Epilogue, class Rows>
-__device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
-                                               const Epilogue& epilogue, const Rows& rows,
-                                               int64_t n, int64_t k, int64_t) {
+__device__ __forceinline__ void few_rows_kernel(const TensorMap& x, const TensorMap& w,
+                                                const Epilogue& epilogue, const Rows& rows,
+                                                int64_t n, int64_t k) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);

@@ -129,8 +129,9 @@ inline constexpr int kPacks = {PACKS};
 __cluster_dims__({tiling.cluster}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
-  gemm::{"batched_" * batched}product_kernel<{tiling.cpp}>(
-      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group{", a.batch" * batched});
+  gemm::{"batched_" * batched}{tiling.kernel}<{tiling.cpp}>(
+      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, \
+a.depth{", a.group" * tiling.several}{", a.batch" * batched});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "architectures.py and gemm/pipeline.cuh disagree");
