@@ -107,10 +107,11 @@ class TestSizes:
             *(128, 128),
         ]
 
-    def test_two_blocks_fit_a_multiprocessor(self):
-        for rows in (16, 64):
-            tiling = FEW.fitted(rows, *SPLIT, 132)
-            assert 2 * (tiling.shared_bytes + 1024) <= 228 * 1024
+    def test_a_multiprocessor_holds_two_blocks_where_there_are_more(self):
+        for rows, columns in ((16, 4096), (16, 14336), (64, 14336), (64, 4096)):
+            tiling = FEW.fitted(rows, columns, 4096, 132)
+            fits = 2 * (tiling.shared_bytes + 1024) <= 228 * 1024
+            assert fits is not (rows == 64 and tiling.grid(rows, columns, 132) <= 132)
 
     def test_what_a_cluster_shares(self):
         """K, or where that is whole and x is large, x; as many tiles as multiprocessors."""

@@ -386,6 +386,10 @@ class TestChoice:
             (512, 4096, 4096, "InTurns"),  # too few large tiles
             (512, 2048, 4096, None),
             (16, 4096, 14336, "FewRows"),
+            (64, 4096, 4096, "FewRows"),
+            (32, 4096, 4096, None),  # half of a tile
+            (128, 14336, 4096, "FewRows"),
+            (256, 14336, 4096, None),
             (16384, 1024, 4104, None),  # not measured
         ):
             name, why = chosen(light, m, n, k, **of_light)
@@ -423,7 +427,7 @@ class TestChoice:
             assert tiling is None
             assert name in why
         assert "float16 and bfloat16" in ask(op, dtype=torch.float32, **own)[1]
-        assert ask(op, rows=200 if kind == "layer" else 100, **own)[0] is None
+        assert ask(op, rows=100, **own)[0] is None
         with forced("two_kernels"):
             tiling, why = ask(op, **own)
             assert tiling is None

@@ -261,7 +261,7 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
         "FewRows",
     }
     assert lookup.product_implementations("sm_90", gpu, depth=8192) == {"two_kernels", "FewRows"}
-    assert lookup.product_implementations("sm_90", gpu, depth=8192, columns=512) == {"two_kernels"}
+    assert lookup.product_implementations("sm_90", gpu, depth=8192, columns=128) == {"two_kernels"}
 
 
 def test_the_tilings_of_architectures_have_names_of_their_own():

@@ -183,11 +183,14 @@ class FewRowsTiling(ProductTiling):
         of_x = next((size for size in (16, 64) if rows <= size), 128)
         of_w = 64 if rows <= 64 or (rows <= 128 and split * tiles <= multiprocessors) else 128
         pairs = split == 1 and rows > 64  # x is much of what is read
+        stages = FEW_ROWS[of_x, of_w]
+        if of_x == 64 and split * tiles <= multiprocessors:
+            stages *= 2  # no second block is there
         return dataclasses.replace(
             self,
             rows=of_x,
             cols=of_w,
-            stages=FEW_ROWS[of_x, of_w],
+            stages=stages,
             threads=2 * of_w + 32,
             cluster=2 if pairs else split,
             pairs=pairs,
