@@ -98,8 +98,8 @@ class TestSizes:
     def test_how_k_is_split_does_not_follow_from_the_rows(self, columns, depth, split):
         for rows in (1, 16, 17, 128, 1000):
             tiling = FEW.fitted(rows, columns, depth, 132)
-            assert tiling.cluster == (2 if tiling.pairs else split)
-            assert split == 1 or not tiling.pairs
+            assert tiling.cluster == split
+            assert tiling.grid(rows, columns, 132) % split == 0
 
     def test_the_tile_holds_the_rows(self):
         assert [FEW.fitted(rows, 4096, 4096, 132).rows for rows in (1, 16, 17, 64, 65, 500)] == [
@@ -113,19 +113,11 @@ class TestSizes:
             fits = 2 * (tiling.shared_bytes + 1024) <= 228 * 1024
             assert fits is not (rows == 64 and tiling.grid(rows, columns, 132) <= 132)
 
-    def test_what_a_cluster_shares(self):
-        """K, or where that is whole and x is large, x; as many tiles as multiprocessors."""
-        found = {
-            (rows, columns): FEW.fitted(rows, columns, 4096, 132)
-            for rows in (16, 128, 256)
-            for columns in (4096, 8192, 14336)
-        }
-        assert {size for size, one in found.items() if one.pairs} == {
-            *((128, 8192), (128, 14336), (256, 8192), (256, 14336)),
-        }
-        grids = {size: one.grid(*size, 132) for size, one in found.items()}
-        assert grids[16, 4096] == grids[128, 4096] == grids[256, 4096] == 128
-        assert (grids[128, 8192], grids[128, 14336], grids[16, 14336]) == (128, 112, 224)
+    def test_about_as_many_blocks_as_multiprocessors(self):
+        """With few rows two a multiprocessor, where memory alone is the limit."""
+        sizes = {(16, 4096): 128, (128, 4096): 128, (256, 4096): 128, (128, 8192): 128}
+        for size, blocks in (sizes | {(128, 14336): 112, (16, 14336): 224}).items():
+            assert FEW.fitted(*size, 4096, 132).grid(*size, 132) == blocks
 
     def test_one_matrix_alone(self):
         """Of many products there is none, nor of a gradient."""

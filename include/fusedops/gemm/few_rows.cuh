@@ -21,18 +21,13 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// A tile of kRows rows of x and kCols of w, 64 for each warpgroup that multiplies. Rows and columns beyond
-/// the product are zeros, which the copies fill in. kSplit: the blocks of a cluster that share the K of a
-/// tile; or 1, and kPairs: whether two blocks of a cluster have neighbouring tiles and share x, of which each
-/// copies half to both.
-template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, bool kPairs_,
-          Major kMajor_ = Major::kK>
+/// A tile of kRows rows of x and kCols of w, 64 for each warpgroup that multiplies, and the blocks that
+/// share its K. Rows and columns beyond the product are zeros, which the copies fill in.
+template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, Major kMajor_ = Major::kK>
 struct FewRows {
   using T = T_;
   static constexpr int kRows = kRows_, kCols = kCols_, kStages = kStages_, kSplit = kSplit_;
-  static constexpr bool kPairs = kPairs_;
   static constexpr Major kMajor = kMajor_;
-  static_assert(!kPairs || kSplit == 1, "a cluster shares one of both");
   /// The threads that multiply, and then run the STORE; one warp more produces.
   static constexpr int kWorkers = kCols / 64 * 128, kThreads = kWorkers + 32;
   using Sums = float[kRows / 2];
@@ -63,18 +58,9 @@ struct FewRows {
     __device__ __forceinline__ void make() {
       for (int s = 0; s < kStages; ++s) {
         full[s].make(1);
-        empty[s].make(kWorkers / 32 * (kPairs ? 2 : 1));
+        empty[s].make(kWorkers / 32);
       }
       Barrier::made();
-    }
-    /// By all lanes of a warp that has read the stage for the last time.
-    __device__ __forceinline__ void release(int stage) const {
-      const int lane = lane_of_warp();
-      if constexpr (kPairs) {
-        if (lane < 2) empty[stage].arrive_in_block(lane);
-      } else {
-        if (lane == 0) empty[stage].arrive();
-      }
     }
     __device__ __forceinline__ uint32_t w(int stage) const {
       return detail::shared_address(stages) + stage * kBytes;
@@ -104,15 +90,10 @@ struct Part {
 template <class Tiling>
 __device__ __forceinline__ Part part_of(int rows, int k) {
   const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
-  constexpr int kTogether = Tiling::kPairs ? 2 : Tiling::kSplit;
-  const int nth = blockIdx.x / kTogether, rank = blockIdx.x % kTogether;
-  const int stages = stages_of(k), column = nth / across, row = (nth - column * across);
-  if constexpr (Tiling::kPairs) {
-    return {row * Tiling::kRows, (column * 2 + rank) * Tiling::kCols, 0, stages};
-  } else {
-    return {row * Tiling::kRows, column * Tiling::kCols, stages * rank / Tiling::kSplit,
-            stages * (rank + 1) / Tiling::kSplit};
-  }
+  const int tile = blockIdx.x / Tiling::kSplit, rank = blockIdx.x % Tiling::kSplit;
+  const int stages = stages_of(k), column = tile / across;
+  return {(tile - column * across) * Tiling::kRows, column * Tiling::kCols,
+          stages * rank / Tiling::kSplit, stages * (rank + 1) / Tiling::kSplit};
 }
 
 /// By the one thread that produces.
@@ -132,14 +113,7 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
         copy_box(w, barrier, to + c * kStageK * 2, part.col + c, step * kStageK, OneProduct{});
       }
     }
-    to += Tiling::Ring::kBytesW;
-    if constexpr (Tiling::kPairs) {
-      const int rank = blockIdx.x % 2;
-      copy_box_to_both(x, barrier, to + rank * (Tiling::Ring::kBytesX / 2), step * kStageK,
-                       part.row + rank * (Tiling::kRows / 2), OneProduct{});
-    } else {
-      copy_box(x, barrier, to, step * kStageK, part.row, OneProduct{});
-    }
+    copy_box(x, barrier, to + Tiling::Ring::kBytesW, step * kStageK, part.row, OneProduct{});
     at.next();
   }
 }
@@ -151,11 +125,14 @@ __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int s
   set_zero(sums);
   StageIndex<Tiling::kStages> at;
   int before = 0;
+  auto release = [&] {
+    if (lane_of_warp() == 0) ring.empty[before].arrive();
+  };
   for (int step = 0; step < steps; ++step) {
     ring.full[at.stage].wait(at.parity);
     Tiling::multiply(sums, ring, at.stage, nth, true);
     wgmma_wait<1>();
-    if (step > 0) ring.release(before);
+    if (step > 0) release();
     before = at.stage;
     at.next();
   }
@@ -179,9 +156,8 @@ template <class Tiling>
 __device__ __forceinline__ void join(float (&values)[kPack], uint32_t at) {
   FUSEDOPS_UNROLL
   for (int rank = 0; rank < Tiling::kSplit; ++rank) {
-    uint32_t from = at;
-    if constexpr (Tiling::kSplit > 1)
-      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(from) : "r"(at), "r"(rank));
+    uint32_t from;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(from) : "r"(at), "r"(rank));
     float part[kPack];
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPack; i += 4) {
@@ -212,8 +188,7 @@ __device__ __forceinline__ void add_and_round(float (&values)[kPack], const uint
 }
 
 /// By all threads: waits until the sums of all parts are there, runs the STORE of this block's rows, and
-/// stays until others have read its sums and arrive at its barriers no more. Threads that only produced
-/// have no packs.
+/// stays until others have read its sums. Threads that only produced have no packs.
 template <class Tiling, class Epilogue, class Rows>
 __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilogue epilogue,
                                        const Rows& rows, int n, const Part& part) {
@@ -241,7 +216,6 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
   }
   __syncwarp();
   if constexpr (kAlone) {
-    if constexpr (Tiling::kPairs) cluster_arrive_released();
     __syncthreads();
   } else {
     cluster_arrive_released();
@@ -257,9 +231,11 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
     add_and_round<kAdds, T>(packs[p].values[0], bias);
     epilogue.run(packs[p]);
   }
-  __syncwarp();
-  if constexpr (!kAlone) cluster_arrive_released();
-  if constexpr (!kAlone || Tiling::kPairs) cluster_wait();
+  if constexpr (!kAlone) {
+    __syncwarp();
+    cluster_arrive_released();
+    cluster_wait();
+  }
 }
 
 /// epilogue: a Forward. A block has one tile, or a part of one.
@@ -273,10 +249,6 @@ __device__ __forceinline__ void few_rows_kernel(const TensorMap& x, const Tensor
   const Part part = part_of<Tiling>(static_cast<int>(rows.count), static_cast<int>(k));
   if (threadIdx.x == 0) ring.make();
   __syncthreads();
-  if constexpr (Tiling::kPairs) {  // neither block uses a barrier before the other has made it
-    cluster_arrive();
-    cluster_wait();
-  }
   if (warp < Tiling::kWorkers / 32) {
     multiply_part<Tiling>(ring, part.last - part.first, warp / 4);
   } else if (lane_of_warp() == 0) {

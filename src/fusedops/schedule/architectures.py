@@ -126,26 +126,20 @@ class ProductTiling:
 
 @dataclasses.dataclass(frozen=True)
 class FewRowsTiling(ProductTiling):
-    """A tile of a product of few rows.
+    """A tile of a product of few rows, whose K the blocks of a cluster share.
 
     `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
-
-    Attributes:
-        pairs: Whether the two blocks of a cluster have neighbouring tiles and share x. Otherwise
-            those of a cluster share K.
     """
 
     header: str = "gemm/few_rows.cuh"
     kernel: str = "few_rows_kernel"
     several: bool = False
-    pairs: bool = False
 
     @property
     def cpp(self) -> str:
         """The C++ type."""
         major = ", gemm::Major::kMN" if self.mn_major else ""
-        split = "1, true" if self.pairs else f"{self.cluster}, false"
-        sizes = f"{self.rows}, {self.cols}, {self.stages}, {split}"
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
         return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
 
     @property
@@ -156,13 +150,11 @@ class FewRowsTiling(ProductTiling):
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes."""
-        of_x = self.rows // 2 if self.pairs else self.rows
-        return of_x, self.stage_columns if self.mn_major else self.cols
+        return self.rows, self.stage_columns if self.mn_major else self.cols
 
     def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
         """Blocks of a launch: a tile has those of a cluster."""
-        across = self.cols * (self.cluster if self.pairs else 1)  # columns of a cluster
-        return self.cluster * -(-rows // self.rows) * -(-cols // across)
+        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
 
     def covers(self, rows: int, cols: int) -> bool:
         """Whether there is an element: what a tile exceeds is not written."""
@@ -182,7 +174,6 @@ class FewRowsTiling(ProductTiling):
             split *= 2
         of_x = next((size for size in (16, 64) if rows <= size), 128)
         of_w = 64 if rows <= 64 or (rows <= 128 and split * tiles <= multiprocessors) else 128
-        pairs = split == 1 and rows > 64  # x is much of what is read
         stages = FEW_ROWS[of_x, of_w]
         if of_x == 64 and split * tiles <= multiprocessors:
             stages *= 2  # no second block is there
@@ -192,8 +183,7 @@ class FewRowsTiling(ProductTiling):
             cols=of_w,
             stages=stages,
             threads=2 * of_w + 32,
-            cluster=2 if pairs else split,
-            pairs=pairs,
+            cluster=split,
         )
 
 
