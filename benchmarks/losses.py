@@ -2,20 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross entropy at sizes of language models, forward and backward, beside torch and others.
 
-Forward, the logits are read once; backward, they are read once and their gradient is written once.
-The ceiling is the fastest copy that moves as many bytes in all. A peer is not timed where its loss
-is not that of float64.
+Forward, the logits are read once; backward, they are read once and their gradient is written once;
+a step is both, of the mean. The ceiling is the fastest copy that moves as many bytes in all. A peer
+is not timed where its loss is not that of float64. Liger finds the gradient in its forward pass and
+in the logits' memory, so it is timed by steps alone.
 """
 
 import functools
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import ceiling
+import peers
 import torch
-from points import Selection
+from points import PASSES, Selection
 from results import Result
 from sweep import attempt
-from timing import Captured, sets, side_stream
+from timing import Captured, queue_seconds, sets, side_stream
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,25 +33,43 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Given = list[tuple[Tensor, Tensor]]
 
 
-def _eager(x: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(x, target, reduction="none")
+def ways(reduction: str = "none") -> dict[str, Loss]:
+    """The losses by name, as far as they are installed; those of whole steps for a mean."""
+    op = fo.CrossEntropy(reduction=reduction)
 
+    def eager(x: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(x, target, reduction=reduction)
 
-def ways() -> dict[str, Loss]:
-    """The losses by name, a number a row each, as far as they are installed."""
-    op = fo.CrossEntropy(reduction="none")
     found: dict[str, Loss] = {
         "fusedops": lambda x, target: op(x, target=target),
-        "torch eager": _eager,
-        "torch.compile": torch.compile(_eager, dynamic=False),
+        "torch eager": eager,
+        "torch.compile": torch.compile(eager, dynamic=False),
     }
+    whole = reduction == "mean"
+    if whole:
+        inside = fo.CrossEntropy(reduction=reduction, inplace=True)
+        found["fusedops, in place"] = lambda x, target: inside(x.view_as(x), target=target)
     try:
         from quack.cross_entropy import cross_entropy
     except ImportError:
         pass
     else:
-        found["QuACK"] = functools.partial(cross_entropy, reduction="none")
+        found["QuACK"] = functools.partial(cross_entropy, reduction=reduction)
+        if whole:
+            found["QuACK, in place"] = functools.partial(cross_entropy, inplace_backward=True)
+    try:
+        from liger_kernel import functional as liger
+    except ImportError:
+        pass
+    else:
+        for rival in (peers.Liger, peers.LigerCute) if whole else ():
+            found[rival.by] = functools.partial(_of_liger, liger, rival.implementation)
     return found
+
+
+def _of_liger(liger: ModuleType, implementation: str, x: Tensor, target: Tensor) -> Tensor:
+    result = liger.cross_entropy(x.view_as(x), target, impl=implementation)
+    return result[0]  # type: ignore[no-any-return]
 
 
 def measured(chosen: Selection) -> Iterator[Result]:
@@ -102,15 +123,33 @@ def _shape(
                 target="" if aim is None else f">= {aim:.0f} %",
                 met=None if aim is None else 100 * best / seconds >= aim,
             )
+    if passes == PASSES:
+        yield from _steps(f"({rows}, {columns})", name, size, given)
+
+
+def _steps(shape: str, dtype: str, size: int, given: Given) -> Iterator[Result]:
+    """Forward and backward of a mean, queued: some wait for the device, and cannot be captured."""
+    ours = 0.0
+    best = ceiling.of_bytes(3 * size // 2)
+    for by, loss in ways("mean").items():
+        why = attempt(lambda loss=loss: _is_off(loss, given))
+        seconds, failed = attempt(lambda loss=loss: _step(loss, given))
+        case = f"cross entropy step {dtype} {shape}"
+        if any(why) or failed:
+            yield Result("losses", case, by, note="; ".join(filter(None, (*why, failed))))
+            continue
+        ours = ours or seconds
+        beside = 0.0 if by == "fusedops" else ours
+        yield Result("losses", case, by, seconds, 3 * size, best, beside=beside)
 
 
 def _is_off(loss: Loss, given: Given) -> str:
     """Why a loss is wrong at the first rows; empty if it is not."""
-    x, target = given[0]
+    x, target = (one[:64] for one in given[0])
     with torch.no_grad():
-        found = loss(x, target)[:64].double()
-    wanted = functional.cross_entropy(x[:64].double(), target[:64], reduction="none")
-    off = float((found - wanted).abs().max())
+        found = loss(x.clone(), target).double()
+    wanted = functional.cross_entropy(x.double(), target, reduction="none")
+    off = float((found - (wanted if found.dim() else wanted.mean())).abs().max())
     return "" if off < 0.05 else f"off by {off:.3g}"
 
 
@@ -129,3 +168,12 @@ def _backward(loss: Loss, given: Given) -> float:
         upstream = torch.randn_like(result)
         calls.append(functools.partial(torch.autograd.grad, result, x, upstream, retain_graph=True))
     return Captured(calls).seconds()
+
+
+def _step(loss: Loss, given: Given) -> float:
+    def once(x: Tensor, target: Tensor) -> None:
+        with torch.enable_grad():
+            torch.autograd.grad(loss(x, target), x)
+
+    leaves = [(x.detach().requires_grad_(), target) for x, target in given]
+    return queue_seconds([functools.partial(once, *one) for one in leaves])

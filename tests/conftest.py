@@ -25,7 +25,11 @@ def pytest_configure(config):
     # folder keeps them out of the user's.
     os.environ.setdefault("FUSEDOPS_CACHE_DIR", str(config.cache.mkdir("fusedops")))
     # Most of the time goes to g++, and no test is timed. One leg of .ci/run has the shipped level.
-    os.environ.setdefault("FUSEDOPS_OPT_LEVEL", "0")
+    level = os.environ.setdefault("FUSEDOPS_OPT_LEVEL", "0")
+    if level == "0" and not hasattr(config, "workerinput"):  # Workers inherit what it sets.
+        import precompiled
+
+        precompiled.use(config.cache.mkdir("precompiled"))
     # Nothing is built unasked: tests/test_cpp_node.py asks for nodes in C++. With "cpp" here, all
     # tests have them.
     os.environ.setdefault("FUSEDOPS_AUTOGRAD", "python")

@@ -7,8 +7,8 @@ keeps as many of these as it takes for every value of every parameter to occur; 
 marked `thorough`. CI keeps as many as it takes for every pair of values to occur (pairwise
 testing); the others are marked `exhaustive` too. So a value that is added to a grid is in both
 without a word. Of a test marked `thorough(strength=1)` CI keeps no more points than it takes for
-every value to occur: kernels that are only compiled, where pairs cost minutes. A test that needs a
-GPU has neither mark from here: there all points run.
+every value to occur: kernels that are only compiled, and groups of processes, where pairs cost
+minutes. A test that needs a GPU has neither mark from here: there all points run.
 """
 
 from __future__ import annotations

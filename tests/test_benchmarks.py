@@ -577,18 +577,20 @@ def test_lse_and_sink_beside_torch(monkeypatch, tmp_path):
 
 
 def test_losses_beside_others(monkeypatch, tmp_path):
-    """Each loss is measured at each shape in both passes, and checked before."""
+    """Each loss is measured at each shape in both passes and in a step, and checked before."""
     monkeypatch.setattr(losses.ceiling, "of_bytes", lambda size: 1.0)
     monkeypatch.setattr(losses, "attempt", lambda measure: (measure(), ""))
     monkeypatch.setattr(losses, "_is_off", lambda loss, given: "")
     monkeypatch.setattr(losses, "_forward", lambda loss, given: 1.04)
     monkeypatch.setattr(losses, "_backward", lambda loss, given: 2.0)
+    monkeypatch.setattr(losses, "_step", lambda loss, given: 3.0)
     monkeypatch.setattr(losses, "sets", lambda size: 0)
     path = tmp_path / "mine.csv"
     found, failed = run.measure(["losses"], Selection(), path, Console(record=True))
     assert not failed
     rows = found["losses"]
-    assert len(rows) == 2 * 2 * len(losses.SHAPES) * len(losses.ways()) == len(read(path))
+    ways, whole = losses.ways(), losses.ways("mean")
+    assert len(rows) == 2 * len(losses.SHAPES) * (2 * len(ways) + len(whole)) == len(read(path))
     ours = [row for row in rows if row["by"] == "fusedops"]
     assert {(row["target"], row["met"]) for row in ours} == {
         (">= 95 %", "yes"),

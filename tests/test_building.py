@@ -239,6 +239,8 @@ CALLS = {
 #: Those of them that the default run tries, and the others.
 USUAL = ("strided", "attention", "add_norm", "lse and sink")
 UNUSUAL = [name for name in CALLS if name not in USUAL]
+#: A GPU of each; CI builds for these.
+GENERATIONS = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 
 APART = {
@@ -409,7 +411,14 @@ def test_an_evaluation_is_enough_to_build_for_training():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch.startswith("sm_")])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        pytest.param(arch, marks=[] if arch in GENERATIONS else pytest.mark.exhaustive)
+        for arch in ARCHS
+        if arch.startswith("sm_")
+    ],
+)
 def test_a_gpu_is_built_for_from_here(arch):
     """Every architecture that can be named; no GPU, and a recording of a CPU's run serves."""
     op, x, arguments = CALLS["add_norm"]()

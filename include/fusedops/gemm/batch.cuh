@@ -31,6 +31,8 @@ struct OneOfMany {
 template <int kTileM_, int kTileN_>
 struct BatchedOrder {
   using Each = TileOrder<kTileM_, kTileN_>;
+  static constexpr bool kRagged = Each::kRagged;
+  static constexpr Halves kHalves = Each::kHalves;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_;
   Each each;
   const Batch& batch;
@@ -58,7 +60,7 @@ struct BatchedOrder {
   template <class Rows>
   using Start = typename Rows::Index;
   template <class Rows>
-  __device__ __forceinline__ static Start<Rows> start(const Rows& rows, int row) {
+  __device__ __forceinline__ static Start<Rows> start(const Rows& rows, const Tile&, int row) {
     return rows.index(row);
   }
   template <class Rows>
@@ -74,6 +76,8 @@ struct BatchedOrder {
   }
   __device__ __forceinline__ OneOfMany x_of(const Tile& tile) const { return of(tile, 0); }
   __device__ __forceinline__ OneOfMany w_of(const Tile& tile) const { return of(tile, 3); }
+  __device__ __forceinline__ static int row_of_w(const Tile& tile) { return tile.col; }
+  __device__ __forceinline__ static int apart() { return Each::apart(); }
 
  private:
   __device__ __forceinline__ OneOfMany of(const Tile& tile, int bit) const {

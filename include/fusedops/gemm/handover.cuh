@@ -18,11 +18,15 @@ namespace gemm {
 /// What one warp that multiplies hands over: its rows of a tile of kCols columns, 16 packs for each of
 /// 32 lanes. Words of 16 bytes are exchanged within groups of 8 by the row's number, so that neither
 /// who writes nor who reads meets a bank twice.
-template <int kCols>
+/// kHalves: where a pack of the other half of the product is that a lane reads with each pack.
+template <int kCols, Halves kHalves = Halves::kNone>
 struct Handover {
   static constexpr int kPacks = 16, kBytes = kPacks * 32 * 16, kPitch = kCols * 2;
   /// Rows that a warp reads at once, and the lanes of each.
-  static constexpr int kRowsAtOnce = 256 / kCols, kLanes = kCols / kPack;
+  static constexpr int kBeside = kHalves == Halves::kNone ? 1 : 2;
+  static constexpr int kLanes = kCols / kPack / kBeside, kRowsAtOnce = 32 / kLanes;
+  /// How often a lane reads.
+  static constexpr int kReads = kPacks / kBeside;
   static constexpr int kWarps = 8;
   /// Of shared memory: the rows of all warps, and their barriers.
   static constexpr int kShared = kWarps * kBytes + 2 * kWarps * 8;
@@ -71,24 +75,58 @@ struct Handover {
     __syncwarp();
     if (lane == 0) full->arrive();
   }
+  /// The same without sums, of which none will be used.
+  __device__ __forceinline__ void pass(uint32_t parity) const {
+    empty->wait(parity ^ 1);
+    __syncwarp();
+    if (lane_of_warp() == 0) full->arrive();
+  }
 
-  /// The nth pack of this lane.
+  /// The nth pack of this lane of x.
   template <class T>
   __device__ __forceinline__ void read(float (&values)[kPack], int nth) const {
-    const int lane = lane_of_warp();
-    const int row = nth * kRowsAtOnce + lane / kLanes, word = lane % kLanes;
+    static_assert(kHalves == Halves::kNone, "the other half is read with it");
     uint32_t pairs[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                 : "r"(rows + row * kPitch + (word ^ (row % 8)) * 16)
-                 : "memory");
+    read_word(pairs, nth, 0);
     FUSEDOPS_UNROLL
     for (int c = 0; c < 4; ++c) from_pair<T>(pairs[c], values[2 * c], values[2 * c + 1]);
+  }
+  /// The same with that of the other half, as pairs of numbers.
+  template <class T>
+  __device__ __forceinline__ void read(float (&values)[kPack], uint32_t (&other)[kPack / 2],
+                                       int nth) const {
+    uint32_t first[4], second[4];
+    read_word(first, nth, 0);
+    read_word(second, nth, 1);
+    FUSEDOPS_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      if constexpr (kHalves == Halves::kBelow) {
+        from_pair<T>(first[c], values[2 * c], values[2 * c + 1]);
+        other[c] = second[c];
+      } else {  // each pair is one of either half
+        const uint32_t (&from)[4] = c < 2 ? first : second;
+        const uint32_t low = from[c % 2 * 2], high = from[c % 2 * 2 + 1];
+        from_pair<T>(__byte_perm(low, high, 0x5410), values[2 * c], values[2 * c + 1]);
+        other[c] = __byte_perm(low, high, 0x7632);
+      }
+    }
   }
   /// By all lanes, after the last read.
   __device__ __forceinline__ void release() const {
     __syncwarp();
     if (lane_of_warp() == 0) empty->arrive();
+  }
+
+ private:
+  /// The nth word of 16 bytes of this lane, or the one beside it.
+  __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int beside) const {
+    const int lane = lane_of_warp(), row = nth * kRowsAtOnce + lane / kLanes;
+    const int word =
+        kHalves == Halves::kBetween ? lane % kLanes * 2 + beside : lane % kLanes + beside * kLanes;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+                 : "r"(rows + row * kPitch + (word ^ (row % 8)) * 16)
+                 : "memory");
   }
 };
 

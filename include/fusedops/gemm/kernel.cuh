@@ -55,6 +55,19 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     t += clusters;
   }
   for (; t < tiles; t += (kInTurns ? 2 : 1) * clusters) {
+    if constexpr (Order::kRagged) {
+      static_assert(!kInTurns, "warpgroups whose rows differ");
+      if (mine >= order.parts(order.at(t))) {
+        for (int step = 0; step < all_steps; ++step) {
+          ring.full[at.stage].wait(at.parity);
+          ring.release(at.stage);
+          at.next();
+        }
+        to.pass(parity);
+        parity ^= 1;
+        continue;
+      }
+    }
     typename Tiling::Sums sums;
     if constexpr (kInTurns) {
       if constexpr (Bias::kAny) Bias::template begin<Tiling>(sums, added.at(order.at(t).col));
@@ -107,9 +120,9 @@ template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
                                              Epilogue epilogue, const Rows& rows,
                                              const Masked& masked, int nth) {
-  using Sums = Handover<Tiling::kTileN>;
+  using Sums = Handover<Tiling::kTileN, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
-  constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kPacks / kPacks;
+  constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
   static_assert(kSteps % 2 == 0, "two sets of packs");
   static_assert(16 % (kPacks * Sums::kRowsAtOnce) == 0, "of 16 neighbouring rows");
   const int tiles = order.count(), clusters = gridDim.x / 2;
@@ -124,7 +137,7 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     const int lane = lane_of_warp();
     row = order.first_row(tile) + nth * 16 + lane / Sums::kLanes;
     col = tile.col + lane % Sums::kLanes * kPack;
-    start = order.start(rows, row);
+    start = order.start(rows, tile, row);
   };
   auto issue = [&](auto& next, int first) {
     const int r = first * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
@@ -172,7 +185,12 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         }
         FUSEDOPS_UNROLL
         for (int i = 0; i < kPacks; ++i) {
-          from.template read<typename Tiling::T>(these.values[i], now + i);
+          using T = typename Tiling::T;
+          if constexpr (Order::kHalves == Halves::kNone) {
+            from.template read<T>(these.values[i], now + i);
+          } else {
+            from.template read<T>(these.values[i], these.rows[i].other, now + i);
+          }
         }
         if (last) from.release();
         epilogue.run(these);
@@ -198,8 +216,8 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   const auto order = make_order();
   const auto added = bias_of(epilogue);
   static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
-  // To ask which tiles are masked takes a few more where the copies are issued.
-  constexpr int kToProduce = Masked::kNever ? 24 : 32;
+  // To ask which tiles are masked, or whose rows they are, takes a few more where the copies are issued.
+  constexpr int kToProduce = Masked::kNever && !decltype(order)::kRagged ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);

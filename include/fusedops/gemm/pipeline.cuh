@@ -128,7 +128,7 @@ template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int 
           Major kMajor>
 struct Ring {
   static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
-  static constexpr int kBytes = kBytesX + kBytesW;
+  static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageK * 2;
   static constexpr int kBarriers = 2 * kStages * 8, kScratch = kScratch_;
   static constexpr int kShared = 1024 + kStages * (kBytes + kBytesBias) + kScratch + kBarriers;
 
@@ -161,26 +161,37 @@ struct Ring {
     cluster_arrive_released();
     cluster_wait();
   }
-  /// By the one thread that produces. x_of, w_of: where the factors lie of which these are rows; added: the
+  /// By the one thread that produces, from column k of the factors on. order: that of the tile; added: the
   /// bias, or none.
-  template <class Product, class Bias>
+  template <class Order, class Bias>
   __device__ __forceinline__ void fill(StageIndex<kStages> at, const TensorMap& x,
-                                       const TensorMap& w, int k, int row, int col,
-                                       const Product& x_of, const Product& w_of,
-                                       const Bias& added) {
+                                       const TensorMap& w, int k, const Order& order,
+                                       const typename Order::Tile& tile, const Bias& added) {
+    const int row = tile.row;
+    int col = order.row_of_w(tile);
+    const auto x_of = order.x_of(tile);
+    const auto w_of = order.w_of(tile);
     const int rank = rank_in_cluster();
     StageBarrier& barrier = full[at.stage];
     empty[at.stage].wait_alone(at.parity ^ 1);
     if constexpr (Bias::kAny && kBytesBias > 0) {
       barrier.expect(k == 0 ? kBytes + kBytesBias : kBytes);
       if (k == 0) detail::fetch_words(bias(at.stage), added.at(col), kBytesBias, barrier);
+    } else if constexpr (Order::kRagged) {
+      barrier.expect(kBytesW + order.parts(tile) * kBytesPart);
     } else {
       barrier.expect(kBytes);
     }
     char* to = stages + at.stage * kBytes;
-    copy_box(x, barrier, to, k, row, x_of);
+    if constexpr (Order::kRagged) {
+      for (int part = 0; part < order.parts(tile); ++part) {
+        copy_box(x, barrier, to + part * kBytesPart, k, row + part * 64, x_of);
+      }
+    } else {
+      copy_box(x, barrier, to, k, row, x_of);
+    }
     char* half = to + kBytesX + rank * (kBytesW / 2);
-    col += rank * (kTileN / 2);
+    col += rank * order.apart();
     if constexpr (kMajor == Major::kK) {
       copy_box_to_both(w, barrier, half, k, col, w_of);
     } else {

@@ -26,9 +26,7 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
     const auto tile = order.at(t);
     const int steps = masked(tile) ? 0 : stages_of(k);
     for (int step = 0; step < steps; ++step) {
-      if (threadIdx.x == 0)
-        ring.fill(at, x, w, step * kStageK, tile.row, tile.col, order.x_of(tile), order.w_of(tile),
-                  added);
+      if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, order, tile, added);
       __syncwarp();
       at.next();
     }

@@ -32,11 +32,17 @@ __device__ __forceinline__ int lane_of_warp() {
   return lane;
 }
 
+/// Whether one half of the product's columns is the STORE's x, and the other one an operand of it: no, with
+/// the second half's rows of w below the first one's, or between these.
+enum class Halves { kNone, kBelow, kBetween };
+
 /// The place of a factor that is a matrix.
 struct OneProduct {};
 
 template <int kTileM, int kTileN>
 struct TileOrder {
+  static constexpr bool kRagged = false;  // whether a tile may have fewer rows
+  static constexpr Halves kHalves = Halves::kNone;
   int rows, cols, group;
 
   /// The number of pairs of tiles.
@@ -57,7 +63,7 @@ struct TileOrder {
   template <class Rows>
   struct Start {};
   template <class Rows>
-  __device__ __forceinline__ static Start<Rows> start(const Rows&, int) {
+  __device__ __forceinline__ static Start<Rows> start(const Rows&, const Tile&, int) {
     return {};
   }
   /// The row that is `below` another one.
@@ -73,6 +79,9 @@ struct TileOrder {
   /// Where the factors of its product lie.
   __device__ __forceinline__ static OneProduct x_of(const Tile&) { return {}; }
   __device__ __forceinline__ static OneProduct w_of(const Tile&) { return {}; }
+  /// The first row of w that the first block copies, and from there to the first one of the second block.
+  __device__ __forceinline__ static int row_of_w(const Tile& tile) { return tile.col; }
+  __device__ __forceinline__ static int apart() { return kTileN / 2; }
   __device__ __forceinline__ Tile at(int number) const {
     int m = rows, n = cols;
     // Computed here, in registers of each thread, which are many; a warp's shared ones are few.

@@ -41,6 +41,12 @@ struct NearRow : Index {
   }
 };
 
+/// A row that may be none of those that are written. Operands may be read for it.
+template <class Index>
+struct GuardedRow : Index {
+  bool inside;
+};
+
 /// What is known at compile time of the alignment of a kernel's operands: nothing, that every pack
 /// is one aligned access, or that some are not. Accesses then need no test.
 enum class Access { kUnknown, kWide, kNarrow };
@@ -72,6 +78,17 @@ FUSEDOPS_HD constexpr bool is_near(const void*) { return false; }
 template <class Row>
 FUSEDOPS_HD constexpr bool is_near() {
   return is_near(static_cast<const Row*>(nullptr));
+}
+
+template <class Index>
+FUSEDOPS_HD constexpr bool is_guarded(const GuardedRow<Index>*) {
+  return true;
+}
+FUSEDOPS_HD constexpr bool is_guarded(const void*) { return false; }
+/// Whether it is a `GuardedRow`.
+template <class Row>
+FUSEDOPS_HD constexpr bool is_guarded() {
+  return is_guarded(static_cast<const Row*>(nullptr));
 }
 
 /// Whether reads for this row are taken from registers, or only issued, of operands that rows share

@@ -261,6 +261,9 @@ struct View {
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     if constexpr (detail::ReadsAhead<Row>::kOnlyIssues) return;
+    if constexpr (detail::is_guarded<Row>()) {
+      if (!row.inside) return;
+    }
     T* base = data + rows(row);
     if constexpr (kByHalves<Compute, N>) {
       halves_of_floats(value, base + col);

@@ -26,7 +26,7 @@ import torch
 
 from fusedops import _runtime
 from fusedops.bind.tables import SeenTable
-from fusedops.generate.views import STORAGE, Number, View
+from fusedops.generate.views import STORAGE, Number, OtherHalf, View
 
 __all__ = ["MANY_ROWS", "ArgumentWriter", "Recipe", "RowMaps", "Symbol", "divider", "known"]
 
@@ -162,7 +162,7 @@ class ArgumentWriter:
         columns: int,
         queries: int,
         first_query: int = 0,
-        operands: Mapping[str, View | Number],
+        operands: Mapping[str, View | Number | OtherHalf],
         outputs: Mapping[str, View],
         maps: RowMaps,
         tables: Mapping[str, SeenTable] | None = None,
@@ -204,6 +204,9 @@ class ArgumentWriter:
             return self.unread()
         if isinstance(given, View):
             return self.view(given)
+        if isinstance(given, OtherHalf):
+            self.words.append(0)
+            return f"gemm::OtherHalf<{given.storage}>"
         kind = _runtime.INT64 if given.integer else self._float_patch
         self._patched(kind, given.slot)
         return f"Value<{'int64_t' if given.integer else self.compute}>"

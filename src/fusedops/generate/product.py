@@ -15,6 +15,7 @@ from fusedops.schedule.architectures import ProductTiling
 
 __all__ = [
     "BATCH_DIMS",
+    "MOST_GROUPS",
     "Factor",
     "product_source",
     "write_factors",
@@ -28,6 +29,23 @@ SHORT = "FUSEDOPS_ROUNDED_ARGUMENTS"
 
 #: 64-bit words of a tensor map; batch dimensions of a factor in one, `OneOfMany` in batch.cuh.
 TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
+
+#: The most groups of rows of a product, `GroupTable::kMost` in groups.cuh.
+MOST_GROUPS = 256
+
+#: The kernel template of each entry, and the members that say its tiles and products.
+TEMPLATES = {
+    "product": ("product_kernel<{}>", ", a.group"),
+    "few_rows_product": ("few_rows_kernel<{}>", ""),
+    "product_gradient": ("product_kernel<{}>", ", a.group"),
+    "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),
+    "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.group, a.groups"),
+    "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.group, a.groups"),
+    "interleaved_product": (
+        "grouped_product_kernel<{}, gemm::Halves::kBetween>",
+        ", a.group, a.groups",
+    ),
+}
 
 
 class Factor(NamedTuple):
@@ -95,8 +113,8 @@ def product_source(
 ) -> Text:
     """The source of a kernel `fusedops_kernel`.
 
-    `entry` is "product" or "batched_product", whose epilogue is a STORE, or "product_gradient",
-    whose epilogue is the gradient of a LOAD. The other arguments are as for `cuda_source`.
+    `entry` is one of `TEMPLATES`. The epilogue is a STORE, that of "product_gradient" the gradient
+    of a LOAD. The other arguments are as for `cuda_source`.
     """
     functors = [
         f"a.{one.name}{'.drawn()' if one.drawn else ''}"
@@ -104,10 +122,10 @@ def product_source(
         # Masks run after the other functors of their side.
         for one in sorted(of_side(members, "functor", side), key=lambda one: one.masks)
     ]
-    batched = entry == "batched_product"
+    template, order = TEMPLATES[entry]
     if entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
-        header = "gemm/epilogue.cuh"
+        header = "gemm/groups.cuh" if "a.groups" in products else "gemm/epilogue.cuh"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"
@@ -129,9 +147,8 @@ inline constexpr int kPacks = {PACKS};
 __cluster_dims__({tiling.cluster}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
-  gemm::{"batched_" * batched}{tiling.kernel}<{tiling.cpp}>(
-      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, \
-a.depth{", a.group" * tiling.several}{", a.batch" * batched});
+  gemm::{template.format(tiling.cpp)}(
+      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth{order});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "architectures.py and gemm/pipeline.cuh disagree");

@@ -18,6 +18,7 @@ __all__ = [
     "STORAGE",
     "Blank",
     "Number",
+    "OtherHalf",
     "Part",
     "View",
     "blocks_view",
@@ -77,6 +78,16 @@ class Number(NamedTuple):
 
     slot: int
     integer: bool = False
+
+
+class OtherHalf(NamedTuple):
+    """The second half of a product's columns, an operand that the kernel of the product has itself.
+
+    Attributes:
+        storage: C++ storage type of the product.
+    """
+
+    storage: str
 
 
 class Part(NamedTuple):

@@ -262,12 +262,19 @@ class CrossEntropy(LossOfParts, RowOp):
             return result
         loss, *others = (result,) if isinstance(result, Tensor) else result
         loss = loss.sum()
-        if reduction == "mean" and self.soft:
-            loss = loss / max(result[0].numel() if others else result.numel(), 1)
-        elif reduction == "mean":
-            target = options["target"]
-            loss = loss / (target != self.constants["ignore_index"]).sum()
+        if self.soft:
+            rows = result[0].numel() if others else result.numel()
+            loss = loss / max(rows, 1) if reduction == "mean" else loss
+        else:
+            loss = self.reduced(loss, options["target"])
         return self.wrap(dict(zip(self.outputs, (loss, *others), strict=True)))
+
+    def reduced(self, total: Tensor, target: Tensor) -> Tensor:
+        """The sum of all rows' losses, or their mean over the rows that count, of their sum."""
+        if self.constants["reduction"] != "mean":
+            return total
+        counted: Tensor = (target != self.constants["ignore_index"]).sum()
+        return total / counted
 
     def ignored(self, *operands: Tensor) -> Tensor | None:
         if self.soft:

@@ -11,24 +11,32 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Delegate
+from fusedops._runtime import Delegate, Plan
 from fusedops.declare.interactive import CallSignature
-from fusedops.errors import shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Role
+from fusedops.generate.target import Target
+from fusedops.jit import env
+from fusedops.plan.planned import Planned
+from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
-from fusedops.product.factors import as_factor, check_factors, factor_dtype, wrong_shape
+from fusedops.product.factors import (
+    as_factor,
+    check_factors,
+    factor_dtype,
+    wants_gradient,
+    wrong_shape,
+)
+from fusedops.product.group_checks import OFFSETS, check_groups, check_offsets
+from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
+from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
-from fusedops.torch_ops.tracing import is_distributed
 
 __all__ = ["GroupedLinear", "SettledGroups"]
-
-#: The operand of a call that says which rows are whose.
-OFFSETS = "offsets"
 
 
 class GroupedLinear(SingleProduct):
@@ -55,17 +63,20 @@ class GroupedLinear(SingleProduct):
     one product by weights of gate and up below one another. ``interleaved=True`` says that gate and
     up are neighbours in w's rows: x is the even columns, and up the odd ones.
 
-    The product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or
-    where torch has no grouped product, there is a product for each group, and the host reads the
-    offsets; that of float16 and float32 on a GPU reads them in torch. Products of bfloat16 on a GPU
-    can be captured. Rows of w and x begin at multiples of 16 bytes, or are copied.
+    Where no gradient is wanted, one kernel multiplies 16-bit factors on sm_90 and runs the functors
+    (docs/explanation/products.md has the conditions, and `explain` the reason). Elsewhere the
+    product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or where
+    torch has no grouped product, there is a product for each group, and the host reads the offsets;
+    that of float16 and float32 on a GPU reads them in torch. One kernel, and products of bfloat16
+    on a GPU, can be captured. torch copies w and x unless their rows begin at multiples of 16
+    bytes.
 
     Args:
         store: The functors applied to the product, in order; none by default.
         by_expert: The names of the operands that have an entry for each group.
         halves: The operand of the STORE that is the second half of the product; None for none.
         interleaved: Whether columns of both halves alternate; gate weights that lie so need no
-            copy, but halves of neighbours are read with fewer instructions.
+            copy, but halves below one another are read with fewer instructions.
 
     Raises:
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
@@ -125,14 +136,17 @@ class GroupedLinear(SingleProduct):
             )
         slots = [name for name in self.slots if name != halves]
         self.slots = {name: at for at, name in enumerate((OFFSETS, *slots), 1)}
-        self._able = False  # no kernel of ours walks groups
+        self._able = False  # by the kernel of other products
 
     def called(self, epilogue: Epilogue) -> None:
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         self.epilogue = epilogue
         several = epilogue.result_type if len(epilogue.outputs) > 1 else None
         kinds = [kind for kind in epilogue.kinds if kind[0] != self.halves]
-        self.dispatch([*kinds, (OFFSETS, _runtime.SLOT_TENSOR)], several, epilogue.label)
+        kinds.append((OFFSETS, _runtime.SLOT_TENSOR))
+        self.dispatch(kinds, several, epilogue.label)
+        names = [name for name, _ in kinds]
+        self._numbers = {name: at for at, name in enumerate((*names, "w"), 1)}
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -154,10 +168,63 @@ class GroupedLinear(SingleProduct):
         """The shape of the product of checked factors."""
         return (first.shape[0], second.shape[1])
 
-    def implementation(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Delegate:
+    def implementation(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
+    ) -> Plan | Delegate:
         """What runs all calls like this one, whose factors have been checked."""
         self._check_groups(first, second, arguments)
-        return Delegate(self._run_apart if first.is_cuda else self._run_checked)
+        if not first.is_cuda:
+            return Delegate(self._run_checked)
+        alone = self.alone(first, arguments)
+        if alone or self._chosen(first, second, arguments).tiling is None:
+            return Delegate(self._run_apart)
+        dtype = factor_dtype(first)
+        if first.dtype is not dtype or second.dtype is not dtype:
+            return Delegate(self._run_cast)
+        try:
+            planned = self.planned(first, second, arguments)
+        except (TypeError, ValueError):
+            planned = None  # the Map says what is wrong, in the shape that the call knows
+        if planned is None:
+            return Delegate(self._run_apart)
+        made = build_or_warn(planned, self.declaration)
+        self.available = made is not None
+        return made or Delegate(self._run_apart)
+
+    def planned(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], target: Target | None = None
+    ) -> Planned | None:
+        """A call, whose factors are of one dtype, as one kernel; None where none can run it."""
+        choice = self._chosen(first, second, arguments, target)
+        if choice.tiling is None:
+            return None
+        others = {**arguments}
+        offsets = others.pop(OFFSETS)
+        bound = bind_groups(self.epilogue, first, second, others, self.by_expert, self.halves)
+        if bound is None:
+            return None
+        halves = self.halves, self.interleaved
+        one = GroupedProduct(bound, first, second, offsets, self._numbers, *halves, choice.tiling)
+        return plan(one, target)
+
+    def _chosen(
+        self,
+        first: Tensor,
+        second: Tensor,
+        arguments: dict[str, Any],
+        target: Target | None = None,
+    ) -> Choice:
+        """How a call is run, as far as sizes, dtypes and gradients decide it."""
+        if not self.available:
+            return Choice(None, "one kernel for both could not be had, as a warning said")
+        if env.record_file() is not None:
+            return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
+        beside = 1 if self.halves is None else 2
+        target = target or Target.of(first.device)
+        choice = chosen_for_groups(self.epilogue, first, second, beside, target)
+        if choice.tiling is not None and wants_gradient((first, second, *arguments.values())):
+            return Choice(None, "torch's product keeps z, for the gradients")
+        return choice
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
@@ -181,35 +248,47 @@ class GroupedLinear(SingleProduct):
         """
         first, second = self.given((first, second), arguments)
         self._check_groups(first, second, arguments)
+        choice = self._explained(first, second, arguments)
         del arguments[OFFSETS]
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
                 made = table.new_empty((first.shape[0], *self._entry(table)))
                 arguments[name] = made.requires_grad_(table.requires_grad)
-        return explain_product(self, first, second, arguments)
+        apart = None if choice.tiling is not None else choice.why
+        return explain_product(self, first, second, arguments, apart)
 
-    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Why two kernels run a call."""
-        if by_torch(factor_dtype(first)):
-            return Choice(None, "no kernel of fusedops multiplies groups of rows yet")
+    def _explained(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """How a call is run, and why, strides and alignment included; nothing is built."""
+        dtype = factor_dtype(first)
+        if not by_torch(dtype):
+            return Choice(
+                None,
+                f"of {dtype} there is a product for each group, and the host reads where groups "
+                "end",
+            )
+        choice = self._chosen(first, second, arguments)
+        if choice.tiling is None:
+            return choice
+        first, second = (
+            one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
+            for one in (first, second)
+        )
+        if self.planned(first, second, arguments) is not None:
+            return choice
         return Choice(
             None,
-            f"of {factor_dtype(first)} there is a product for each group, and the host reads where "
-            "groups end",
+            "one kernel for both leaves out no operand, draws nothing and takes no out=, and reads "
+            "x and w by bulk copies, from rows that begin at multiples of 16 bytes, which these do "
+            "not allow",
         )
+
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """How a call is run that can be one kernel's."""
+        return self._chosen(first, second, arguments)
 
     def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call on a CPU, where it costs little to look at the offsets."""
-        offsets = arguments[OFFSETS]
-        rows, counts = first.shape[0], offsets.shape[0] == second.shape[0]
-        steps = offsets if counts else offsets.diff()
-        total = int(offsets.sum()) if counts else int(offsets[-1])
-        if (steps < 0).any() or total > rows or (not counts and int(offsets[0]) < 0):
-            wanted = f"from 0 to x's {rows} rows, and not decrease"
-            if counts:
-                wanted = f"counts, none below 0, of x's {rows} rows at most"
-            got = shortened(offsets.tolist())
-            raise ValueError(f"{self.name}: offsets must be {wanted}, got {got}")
+        check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
         return self._run_apart(first, second, **arguments)
 
     def _run_apart(
@@ -237,6 +316,9 @@ class GroupedLinear(SingleProduct):
         else:
             value, other = z.chunk(2, 1)
         return value, {**arguments, self.halves: other}
+
+    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
+        check_groups(self, first, second, arguments, self.by_expert, self.halves)
 
     @property
     def of_product(self) -> tuple[str, ...]:
@@ -272,53 +354,6 @@ class GroupedLinear(SingleProduct):
     def _entry(table: Tensor) -> tuple[int, ...]:
         """The shape in which a row takes its entry."""
         return tuple(table.shape[1:]) or (1,)
-
-    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError for offsets, or operands by group, that do not fit."""
-        self.check_names(arguments)
-        offsets, groups = arguments[OFFSETS], second.shape[0]
-        if not isinstance(offsets, Tensor) or offsets.dtype not in (torch.int32, torch.int64):
-            kind = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
-            raise TypeError(
-                f"{self.name}: offsets must be a tensor of int32 or int64 on x's device, got "
-                f"{kind}; torch.bincount(expert, minlength={groups}) counts rows"
-            )
-        if offsets.dim() != 1 or offsets.shape[0] not in (groups, groups + 1):
-            raise ValueError(
-                f"{self.name}: offsets must have shape ({groups + 1},), where each group begins "
-                f"and the last one ends, or ({groups},), the rows of each group, for w of shape "
-                f"{tuple(second.shape)}, got {tuple(offsets.shape)}"
-            )
-        if offsets.device != first.device:
-            raise ValueError(
-                f"{self.name}: offsets must be on x's device {first.device}, got {offsets.device}; "
-                f"move them with .to({str(first.device)!r})"
-            )
-        if is_distributed(offsets) != is_distributed(first):
-            raise TypeError(
-                f"{self.name}: offsets must be a DTensor where x is one, and a plain tensor where "
-                "it is not; for experts that are divided among ranks call the op with the rows, "
-                "weights and offsets of this rank, by to_local()"
-            )
-        columns = second.shape[1]
-        if self.halves is not None:
-            if columns % 2:
-                raise ValueError(
-                    f"{self.name}: w must have an even number of rows for each group, of which "
-                    f"{self.halves!r} is a half, got {tuple(second.shape)}"
-                )
-            columns //= 2
-        for name in self.by_expert:
-            table = arguments.get(name)
-            if not isinstance(table, Tensor):
-                continue
-            entry = tuple(table.shape[1:])
-            if table.dim() == 0 or table.shape[0] != groups or entry not in ((), (1,), (columns,)):
-                raise ValueError(
-                    f"{self.name}: operand {name!r}, which by_expert names, must have shape "
-                    f"({groups}, {columns}), ({groups}, 1) or ({groups},), got "
-                    f"{tuple(table.shape)}; one of all groups is not named there"
-                )
 
 
 class SettledGroups(SingleProduct):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +23,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
-from fusedops.explain.report import Kept, ProductExplanation
+from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.jit.lock import guard
 from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
@@ -38,6 +37,7 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
+from fusedops.product.torch_op_linear_one_loss import sweeps_of
 from fusedops.torch_ops.tracing import is_distributed
 
 if TYPE_CHECKING:
@@ -55,11 +55,17 @@ class LinearCrossEntropy(Op):
     the logits, of shape (..., V). Results, options of the declaration, and what is said of
     targets, masked classes and NaN, are those of `CrossEntropy`.
 
-    Logits never exist whole: blocks of `block_columns` classes are multiplied one after the other,
-    and only a few numbers a row are kept of each. The backward pass multiplies again, and computes
-    the gradient of a block of w by one product. Beside x, w and their gradients it takes the logits
-    of a block, twice as large as x in 16 bits, and x's gradient in float32. Where all classes are
-    one block, this is a `CrossEntropy` after a product, and the logits are kept.
+    Logits never exist whole, unless they are no more than w's gradient or all classes are one
+    block. A call that returns its loss alone makes the gradient of x in the forward pass, of chunks
+    of rows, and that of w in the backward pass, of blocks of classes, which it multiplies again:
+    the sums of both are those of a product, in float32. Beside x, w and their gradients that takes
+    the logits of a block, as large as x. Where w has at most twice as many classes as x has rows,
+    its gradient too is made in the forward pass, and added up in float32, which takes more memory
+    and saves one of four products. Such gradients are rounded before they are multiplied by that of
+    the loss, and once more after it.
+
+    Calls that return more, those in float16, and operands that some rows share go by blocks of
+    classes in both passes, and add up x's gradient in float32.
 
     As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
@@ -158,7 +164,8 @@ class LinearCrossEntropy(Op):
     def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any], whole: Any) -> Any:
         target = self._check(x, w, arguments)
         if is_distributed(x) or is_distributed(w):
-            with guard:
+            # Dynamo reads this, and cannot enter a lock.
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else guard:
                 from fusedops.distributed.linear_classes import linear_loss
 
             rows = self.whole.rows
@@ -186,9 +193,12 @@ class LinearCrossEntropy(Op):
                 (counts if key in self.block.counted else numbers).append(value)
         x, w = as_factor(x, dtype), as_factor(w, dtype)
         labels = target.long()
-        parts = torch.ops.fusedops.linear_cross_entropy(
-            x, w, labels, tensors, names, numbers, counts, self.text
-        )
+        given = (x, w, labels, tensors, names, numbers, counts, self.text)
+        sweeps = sweeps_of(self, x, w, dict(zip(names, tensors, strict=True)))
+        if sweeps is not None:
+            loss, *_ = torch.ops.fusedops.linear_cross_entropy_loss(*given, *sweeps)
+            return self.whole.wrap({"loss": loss})
+        parts = torch.ops.fusedops.linear_cross_entropy(*given)
         joined = self._joined(
             dict(zip(self.block.outputs, parts, strict=True)), labels, columns, classes
         )
@@ -240,40 +250,15 @@ class LinearCrossEntropy(Op):
 
             here: ProductExplanation = explained(self, x, w, arguments)
             return dataclasses.replace(here, op=self)
-        rows, classes, size = x.shape[:-1].numel(), w.shape[0], factor_dtype(x).itemsize
-        columns = block_columns(x.shape[-1], classes)
-        blocks = math.ceil(classes / columns)
-        flops = 2 * rows * w.numel()
-        wanted = [
-            k for k, one in (("x", x), ("w", w)) if torch.is_grad_enabled() and one.requires_grad
-        ]
-        backward = None
-        if blocks > 1:
-            told = (
-                f"{blocks} blocks of {columns} classes: a product of {rows * columns * size} "
-                "bytes, then one kernel that reads it and writes a few numbers a row; the logits "
-                f"of all classes would be {rows * classes * size} bytes"
-            )
-            if wanted:
-                backward = (
-                    f"each block is multiplied again, {flops} flops, then a kernel for its "
-                    f"gradient, and {' and '.join(f'a product for {one}' for one in wanted)}"
-                )
-        else:
-            told = f"one block: the product, {rows * classes * size} bytes, then a CrossEntropy"
-            if wanted:
-                backward = f"one kernel, and {' and '.join(f'a product for {k}' for k in wanted)}"
-        kept = [Kept.given(key, one) for key, one in (("x", x), ("w", w))] if wanted else []
-        return ProductExplanation(
-            op=self,
-            kept=tuple(kept),
-            backward=backward,
-            flops=flops,
-            bytes=x.nbytes + w.nbytes + 2 * rows * classes * size,
-            product=f"z = x @ w.T: {tuple(x.shape)} and {tuple(w.shape)}, {flops} flops",
-            implementation=told,
-            kernels=2 * blocks,
-        )
+        operands = {
+            name: one
+            for name, one in arguments.items()
+            if isinstance(one, Tensor) and name != "target"
+        }
+        with guard:
+            from fusedops.product.linear_loss_report import explanation
+        told: ProductExplanation = explanation(self, x, w, operands)
+        return told
 
     def _check(self, x: Any, w: Any, arguments: Mapping[str, Any]) -> Tensor:
         """The target of a call; raises TypeError, ValueError or IndexError if the call is wrong."""

@@ -24,7 +24,7 @@ from fusedops.product.factors import rows_of
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
-__all__ = ["block_columns", "blocks_of"]
+__all__ = ["add_product", "block_columns", "blocks_of"]
 
 #: A block has twice as many columns as x, so that its logits take twice the bytes of x, as x's
 #: gradient does in float32: fewer columns make small products, more take memory.
@@ -33,13 +33,15 @@ _FEWEST, _MOST = 2048, 16384
 _RECORDS = torch._C.DispatchKey.AutogradFunctionality
 
 
-def block_columns(features: int, classes: int) -> int:
+def block_columns(features: int, classes: int, of_features: int = _OF_FEATURES) -> int:
     """How many columns of logits are multiplied at a time, all blocks but the last having as many.
+
+    They take the memory of x this many times, unless that makes them few or many.
 
     >>> block_columns(features=4096, classes=128256)
     8064
     """
-    wanted = min(max(_OF_FEATURES * features, _FEWEST), _MOST)
+    wanted = min(max(of_features * features, _FEWEST), _MOST)
     count = max(1, math.ceil(classes / wanted))
     return math.ceil(math.ceil(classes / count) / 64) * 64
 
@@ -133,7 +135,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
     call = _Backward(*arguments)
     loop, wanted = _Loop(call), {*call.wanted}
     compute = torch.promote_types(call.x.dtype, torch.float32)
-    dx = torch.zeros_like(loop.x, dtype=compute) if "x" in wanted else None
+    dx = torch.empty_like(loop.x, dtype=compute) if "x" in wanted else None
     found: dict[str, Tensor] = {}
     for name in wanted - {"x", "w"}:
         one = loop.given[name]
@@ -160,7 +162,7 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
             del made, results, leaf, leaves
             dz = rows_of(dz)
             if dx is not None:
-                _add_product(dx, dz, call.w[start:stop])
+                add_product(dx, dz, call.w[start:stop], first=start == 0)
             if "w" in wanted:
                 torch.mm(dz.t(), loop.x, out=found["w"][start:stop])
             for name, one in zip(names, others, strict=True):
@@ -177,14 +179,18 @@ def _run_backward(*arguments: Any) -> list[Tensor]:
     ]
 
 
-def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
-    """``total += first @ second``, added in total's dtype."""
-    if total.dtype is first.dtype:
-        total.addmm_(first, second)
-    elif total.is_cuda:
-        torch.addmm(total, first, second, out_dtype=total.dtype, out=total)
+def add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> None:
+    """``total += one @ other``, added in total's dtype; the first product is all of it."""
+    wide: dict[str, Any] = {}
+    if total.dtype is not one.dtype:
+        if total.is_cuda:
+            wide = {"out_dtype": total.dtype}
+        else:
+            one, other = one.to(total.dtype), other.to(total.dtype)
+    if first:
+        torch.mm(one, other, out=total, **wide)
     else:
-        total.addmm_(first.to(total.dtype), second.to(total.dtype))
+        torch.addmm(total, one, other, out=total, **wide)
 
 
 def _fake_backward(*arguments: Any) -> list[Tensor]:

@@ -56,7 +56,6 @@ class ProductTiling:
         cluster: The blocks of a cluster.
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
-        kernel: The C++ function.
         several: Whether there is a kernel of many products, too, and one of a gradient.
     """
 
@@ -74,7 +73,6 @@ class ProductTiling:
     cluster: int = 2
     stage_columns: int = 64
     width: int = 8
-    kernel: str = "product_kernel"
     several: bool = True
 
     @property
@@ -132,7 +130,6 @@ class FewRowsTiling(ProductTiling):
     """
 
     header: str = "gemm/few_rows.cuh"
-    kernel: str = "few_rows_kernel"
     several: bool = False
 
     @property

@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""LinearCrossEntropy where its loss alone is returned: both ways to w's gradient, in float64."""
+
+import pytest
+import torch
+from cases import raises, randn, thorough
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import fusedops as fo
+from fusedops.product import torch_op_linear_cross_entropy as blocks
+from fusedops.product import torch_op_linear_one_loss as sweeps
+
+LOAD = [fo.Bias("b"), fo.Softcap("cap")]
+#: Rows of x: few classes beside them are added up in the forward sweep, many are multiplied again.
+ONE, TWO = (5, 31), (9, 11)
+CLASSES = 300
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Several chunks of rows and blocks of classes where there are few."""
+    monkeypatch.setattr(sweeps, "_FEWEST", 64)
+    monkeypatch.setattr(blocks, "_FEWEST", 64)
+    monkeypatch.setattr(blocks, "_MOST", 128)
+    assert sweeps.has_room_for_sums(5 * 31, CLASSES)
+    assert not sweeps.has_room_for_sums(9 * 11, CLASSES)
+
+
+def case(rows, dtype=torch.float32, device="cpu", features=48, classes=CLASSES):
+    x = randn(*rows, features, dtype=dtype, device=device).requires_grad_()
+    w = (randn(classes, features, dtype=dtype, device=device, seed=1) * 0.3).requires_grad_()
+    b = randn(classes, dtype=dtype, device=device, seed=2).requires_grad_()
+    generator = torch.Generator().manual_seed(4)
+    target = torch.randint(0, classes, rows, generator=generator)
+    target.view(-1)[::5] = -100
+    return x, w, b, target.to(device)
+
+
+def truth(z, target, reduction, label_smoothing, z_loss):
+    """The loss of logits in float64."""
+    lse = z.logsumexp(-1)
+    at = z.gather(-1, target.clamp(min=0)[..., None])[..., 0]
+    losses = lse - (1 - label_smoothing) * at - label_smoothing * z.mean(-1)
+    losses = (losses + z_loss * lse.square()).masked_fill(target == -100, 0.0)
+    if reduction == "none":
+        return losses
+    return losses.sum() / ((target != -100).sum() if reduction == "mean" else 1)
+
+
+def verify(found, exact, dtype, size, name):
+    """Within the roundings of the logits, of their gradient, and of the result, twice."""
+    unit = torch.finfo(dtype).eps / 2
+    single = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    assert found.dtype is dtype
+    error = float((found.double() - exact).norm() / exact.norm())
+    assert error <= 4 * unit * (1 + 2 * size) + 64 * single, (name, error)
+
+
+@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
+@pytest.mark.parametrize("reduction", ["mean", *thorough("sum"), "none"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, *thorough(torch.float16, torch.float64)]
+)
+def test_against_float64(rows, reduction, dtype, device):
+    x, w, b, target = case(rows, dtype, device)
+    if reduction == "none":
+        b.requires_grad_(False)
+    options = {"label_smoothing": 0.1, "z_loss": 1e-3}
+    op = fo.LinearCrossEntropy(load=LOAD, reduction=reduction, **options)
+    loss = op(x, w, target=target, b=b, cap=20.0)
+    leaves = [one for one in (x, w, b) if one.requires_grad]
+    doubles = [one.detach().double().requires_grad_(one.requires_grad) for one in (x, w, b)]
+    z = functional.linear(doubles[0], doubles[1]) + doubles[2]
+    size = float(z.detach().abs().max())
+    wanted = truth(20 * torch.tanh(z / 20), target, reduction, **options)
+    unit = torch.finfo(dtype).eps + 64 * torch.finfo(loss.dtype).eps
+    torch.testing.assert_close(loss.double(), wanted, rtol=2 * unit, atol=2 * unit * size)
+    upstream = randn(*loss.shape, device=device, seed=8).to(loss.dtype)
+    found = torch.autograd.grad(loss, leaves, upstream, retain_graph=True)
+    again = torch.autograd.grad(loss, leaves, upstream)
+    exact = torch.autograd.grad(
+        wanted, [one for one in doubles if one.requires_grad], upstream.double()
+    )
+    for name, one, same, other in zip("xwb", found, again, exact, strict=False):
+        assert torch.equal(one, same)
+        verify(one, other, dtype, size, name)
+    assert not found[0][target == -100].any()
+
+
+@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
+def test_operands_are_cut_with_the_rows(rows, device):
+    """One number a row, one for all, a mask of all logits, and one that has to go by blocks."""
+    x, w, _, target = case(rows, device=device)
+    s = (randn(*rows, 1, device=device, seed=5).abs() + 0.5).requires_grad_()
+    a = torch.tensor(0.7, device=device, requires_grad=True)
+    m = randn(*rows, CLASSES, device=device, seed=6) < -1
+    m.scatter_(-1, target.clamp(min=0)[..., None], False)
+    c = randn(rows[1], CLASSES, device=device, seed=7).requires_grad_()
+    load = [fo.Scale("s"), fo.Scale("a"), fo.Mask("m")]
+    given = {"s": s, "a": a, "m": m}
+    for more in ({}, {"c": c}):
+        op = fo.LinearCrossEntropy(load=[*load, *[fo.Bias("c")][: len(more)]])
+        leaves = [x, w, s, a, *more.values()]
+        made = [call(x, w, target=target, **given, **more) for call in (op, op.unfused)]
+        torch.testing.assert_close(*made)
+        found, wanted = (torch.autograd.grad(3 * one, leaves) for one in made)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
+def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, device):
+    torch._dynamo.reset()
+    x, w, b, target = case(rows, device=device)
+    op = fo.LinearCrossEntropy(load=LOAD)
+
+    def step(x, w, b):
+        return 2 * op(x, w, target=target, b=b, cap=9.0)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    calls = (compiled, lambda *given: checkpoint(step, *given, use_reentrant=False))
+    wanted = step(x, w, b)
+    gradients = torch.autograd.grad(wanted, (x, w, b))
+    for call in calls:
+        found = call(x, w, b)
+        assert torch.equal(found, wanted)
+        for one, other in zip(torch.autograd.grad(found, (x, w, b)), gradients, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
+@pytest.mark.parametrize("name", ["x", "w"])
+def test_a_second_derivative_is_refused(rows, name):
+    x, w, _, target = case(rows)
+    loss = fo.LinearCrossEntropy()(x, w, target=target)
+    (gradient,) = torch.autograd.grad(loss, {"x": x, "w": w}[name], create_graph=True)
+    with raises(fo.UnsupportedError, "LinearCrossEntropy", "first derivative only"):
+        gradient.sum().backward()
+
+
+def test_a_frozen_head_is_multiplied_twice(monkeypatch):
+    """The logits, and the gradient of x: nothing is multiplied in the backward pass."""
+    x, w, _, target = case(TWO)
+    w.requires_grad_(False)
+    count, product = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *a, **k: count.append(a[0].shape) or product(*a, **k))
+    loss = fo.LinearCrossEntropy()(x, w, target=target)
+    assert len(count) == 2 * 2  # two chunks of rows
+    loss.backward()
+    assert len(count) == 2 * 2
+    with torch.no_grad():
+        fo.LinearCrossEntropy()(x, w, target=target)
+    assert len(count) == 2 * 2 + 3  # the logits of three blocks of classes
+
+
+def test_a_scaled_loss_of_halves_does_not_underflow(device):
+    """Without the scale an element of the logits' gradient has 14 of float16's least numbers."""
+    rows, scale = 4096, 2.0**16
+    x, w, _, target = case((rows,), torch.float16, device)
+    w = (w * 0.01).detach().requires_grad_()
+    target.fill_(0)
+    wide = [one.detach().double().requires_grad_() for one in (x, w)]
+    found = torch.autograd.grad(fo.LinearCrossEntropy()(x, w, target=target) * scale, w)[0]
+    wanted = functional.cross_entropy(functional.linear(*wide), target) * scale
+    exact = torch.autograd.grad(wanted, wide[1])[0]
+    verify(found[1:], exact[1:], torch.float16, 1.0, "w")  # the target's are large
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1024, 512], ids=["one sweep", "two sweeps"])
+def test_the_host_does_not_wait(rows):
+    x, w, b, target = case((rows,), torch.bfloat16, "cuda", 64, 2000)
+    op = fo.LinearCrossEntropy(load=LOAD)
+    op(x, w, target=target, b=b, cap=9.0).backward()
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        (op(x, w, target=target, b=b, cap=9.0) / 3).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.gpu
+def test_memory_beside_inputs_and_gradients(monkeypatch):
+    """The logits of a block of classes as large as x, and the room in which cuBLAS works."""
+    monkeypatch.undo()
+    x, w, _, target = case((4096,), torch.bfloat16, "cuda", 2048, 65536)
+    op = fo.LinearCrossEntropy()
+    op(x, w, target=target).backward()  # what stays
+    x.grad = w.grad = None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    op(x, w, target=target).backward()
+    more = torch.cuda.max_memory_allocated() - before - x.nbytes - w.nbytes
+    assert more <= 1.25 * x.nbytes + 2**20
+
+
+def test_explain_says_which_way():
+    op = fo.LinearCrossEntropy()
+    for rows, words in ((ONE, "in float32"), (TWO, "the product again")):
+        x, w, _, target = case(rows, torch.bfloat16)
+        said = str(op.explain(x, w, target=target))
+        assert words in said, said
+    x.requires_grad_(False)
+    w.requires_grad_(False)
+    assert "blocks of" in str(op.explain(x, w, target=target))
