@@ -125,7 +125,7 @@ def product_source(
     template, order = TEMPLATES[entry]
     if entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
-        header = "gemm/groups.cuh" if "a.groups" in products else "gemm/epilogue.cuh"
+        header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"
