@@ -4,6 +4,7 @@
 
 import contextlib
 import functools
+import math
 import sys
 
 import pytest
@@ -18,12 +19,15 @@ from fusedops.generate.target import Target
 from fusedops.product import choice as choices
 from fusedops.product import torch_op
 from fusedops.schedule import lookup
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch
 
 P, SEED, OFFSET = 0.3, 5, 64
 HALF = torch.float16
 HOPPER = Target.named("sm_90")
+#: The tilings of which there are kernels of many products, and of a gradient.
+SEVERAL = [name for name, one in TILINGS.items() if one.several]
 
 
 @fo.functor
@@ -126,6 +130,34 @@ def given(op, dtype=torch.float32, device="cpu", layout="keys", **sizes):
         tensors["s"] = randn(between[-1], device=device, seed=11)
     tensors |= {"r": made(*sizes.get("r", y), seed=12), "p": P, "cap": 2.0}
     return {name: tensors[name] for name in (*op.inputs, *op.slots)}
+
+
+def allowed(op, tensors):
+    """The outputs in float64, and the bound of docs/explanation/products.md for each element."""
+    (x, other), operands = apart(op, tensors)
+    u = torch.finfo(x.dtype).eps / 2
+    double = {
+        key: one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+        for key, one in operands.items()
+    }
+    w = op.turned(other).double()
+    z, size, terms = x.double() @ w.mT, x.double().abs() @ w.abs().mT, x.shape[-1]
+    # A bias that the STORE begins with is one more term of the sum that is rounded.
+    b = z.new_zeros(())
+    if isinstance(op, fo.Linear):
+        terms += 1
+        b = double["b"] if isinstance(op.store[0], fo.Bias) else b
+    off = u * (z + b).abs() + math.sqrt(terms) * 2.0**-23 * (size + b.abs())
+    run = [
+        op.epilogue.unfused(at, **double, generator=(SEED, OFFSET)) for at in (z, z + off, z - off)
+    ]
+    truth, *ends = [[one] if isinstance(one, torch.Tensor) else one for one in run]
+    bounds = []
+    for i, at in enumerate(truth):
+        far = torch.stack([(end[i] - at).nan_to_num(0.0).abs() for end in ends]).amax(0)
+        size = torch.where(at.isinf(), 0.0, at.abs())
+        bounds.append(far + (u + 4e-6) * (1 + 1e-3) * size + 4e-6)
+    return truth, bounds
 
 
 def exact(tensors):

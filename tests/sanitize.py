@@ -194,7 +194,7 @@ def product_cases() -> Iterator[functools.partial[None]]:
             yield functools.partial(run_product, op, factors, operands, tiling)
     # Tiles that are all masked are left out; heads share keys, and columns are odd packs.
     scores = fo.Matmul([fo.Scale("s"), fo.Bias("b"), fo.Mask("m"), fo.Causal()])
-    for tiling in TILINGS:
+    for tiling in (name for name, one in TILINGS.items() if one.several):
         q = torch.randn(2, 3, 5, 600, 72, device="cuda", dtype=HALF)
         k = torch.randn(2, 3, 1, 616, 72, device="cuda", dtype=HALF)
         bias = torch.randn(5, 600, 616, device="cuda", dtype=HALF)

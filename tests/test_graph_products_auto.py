@@ -139,7 +139,7 @@ class TestAuto:
     @pytest.mark.parametrize(
         ("sizes", "why"),
         [
-            ((64, DEPTH, WIDE), "not faster"),
+            ((32, DEPTH, WIDE), "not faster"),
             ((ROWS, 8192, WIDE), "not faster"),
             ((ROWS, DEPTH, WIDE + 4), "multiples of 8"),
             ((ROWS, DEPTH + 4, WIDE), "multiples of 8"),
@@ -149,7 +149,7 @@ class TestAuto:
         self.left(why, self.layer, sizes=sizes)
 
     def test_of_what_is_dynamic_the_example_decides(self):
-        self.left("not faster", self.layer, sizes=(64, DEPTH, WIDE), dynamic=True)
+        self.left("not faster", self.layer, sizes=(32, DEPTH, WIDE), dynamic=True)
 
     @pytest.mark.parametrize(
         "program",

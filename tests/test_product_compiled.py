@@ -394,7 +394,8 @@ def test_where_one_kernel_may_be_compiled(monkeypatch):
     assert torch_op._may_be_one(*known, 0, 0, False)
     assert torch_op._may_be_one(*known, 1, 0, True), "of several dimensions, and perhaps no larger"
     assert torch_op._may_be_one(*known, 0, 0, False, 1024, 4096)
-    for n, k in ((1024, 8192), (1024, 1004), (1004, 1024)):
+    assert torch_op._may_be_one(*known, 0, 0, False, 1024, 8192), "of few rows"
+    for n, k in ((128, 8192), (1024, 1004), (1004, 1024)):
         assert not torch_op._may_be_one(*known, 0, 0, False, n, k)
     assert not torch_op._may_be_one(*known[:2], torch.device("cpu"), 0, 0, False)
     with forced("two_kernels"):

@@ -17,6 +17,7 @@ from products import (
     PAIRS,
     SCORES,
     SEED,
+    SEVERAL,
     STORES,
     all_same,
     apart,
@@ -103,9 +104,9 @@ def kernel_of(kind, store, layout, tiling, dtype):
         ("layer", "gelu", "rows", "Together", HALF),
         ("layer", "saving", "rows", "InTurns", HALF),
         *thorough_points(
-            *covering(2, ["layer"], STORES, ["rows"], TILINGS, HALVES),
-            *covering(2, ["product"], SCORES, ["keys", "values"], TILINGS, HALVES),
-            *covering(2, ["between"], HIDDEN, ["rows"], TILINGS, HALVES),
+            *covering(2, ["layer"], STORES, ["rows"], SEVERAL, HALVES),
+            *covering(2, ["product"], SCORES, ["keys", "values"], SEVERAL, HALVES),
+            *covering(2, ["between"], HIDDEN, ["rows"], SEVERAL, HALVES),
         ),
     ],
 )
@@ -384,14 +385,19 @@ class TestChoice:
             (10007, 3000, 1000, "Together"),
             (512, 4096, 4096, "InTurns"),  # too few large tiles
             (512, 2048, 4096, None),
+            (16, 4096, 14336, "FewRows"),
+            (64, 4096, 4096, "FewRows"),
+            (32, 4096, 4096, None),  # half of a tile
+            (128, 14336, 4096, "FewRows"),
+            (256, 14336, 4096, None),
             (16384, 1024, 4104, None),  # not measured
         ):
             name, why = chosen(light, m, n, k, **of_light)
             assert name == wanted, (m, n, k)
             said = "faster than two" if wanted else "not faster"
             assert f"{said} (docs/explanation/products.md)" in why
-        for m, n, k in ((16384, 1024, 1004), (100, 65536, 1024)):
-            name, why = chosen(light, m, n, k, **of_light)
+        for m, k in ((16384, 1004), (16, 1028)):
+            name, why = chosen(light, m, 1024, k, **of_light)
             assert name is None
             assert "multiples of 8" in why
 

@@ -15,8 +15,10 @@ from products import (
     PAIRS,
     SCORES,
     SEED,
+    SEVERAL,
     STORES,
     all_same,
+    allowed,
     apart,
     call,
     close,
@@ -34,7 +36,6 @@ from products import (
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import fusedops as fo
-from fusedops.schedule.architectures import TILINGS
 from fusedops.testing import check, last_schedule
 
 pytestmark = [
@@ -82,34 +83,8 @@ def implementation(op, tensors):
     return op.explain(*factors, **operands).implementation
 
 
-def allowed(op, tensors):
-    """The outputs in float64, and the bound of docs/explanation/products.md for each element."""
-    (x, other), operands = apart(op, tensors)
-    u = torch.finfo(x.dtype).eps / 2
-    double = {
-        key: one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-        for key, one in operands.items()
-    }
-    w = op.turned(other).double()
-    z, size, terms = x.double() @ w.mT, x.double().abs() @ w.abs().mT, x.shape[-1]
-    # A bias that the STORE begins with is one more term of the sum that is rounded.
-    b = z.new_zeros(())
-    if isinstance(op, fo.Linear):
-        terms += 1
-        b = double["b"] if isinstance(op.store[0], fo.Bias) else b
-    off = u * (z + b).abs() + math.sqrt(terms) * 2.0**-23 * (size + b.abs())
-    run = [op.epilogue.unfused(at, **double, **SEEDED) for at in (z, z + off, z - off)]
-    truth, *ends = [[one] if isinstance(one, torch.Tensor) else one for one in run]
-    bounds = []
-    for i, at in enumerate(truth):
-        far = torch.stack([(end[i] - at).nan_to_num(0.0).abs() for end in ends]).amax(0)
-        size = torch.where(at.isinf(), 0.0, at.abs())
-        bounds.append(far + (u + 4e-6) * (1 + 1e-3) * size + 4e-6)
-    return truth, bounds
-
-
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize(
     ("kind", "store", "layout"),
     [
@@ -137,7 +112,7 @@ def test_against_float64(kind, store, layout, tiling, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_gradients_between_products_against_float64(hidden, tiling, dtype):
     """Tiles that begin earlier, whose sums may not be counted twice; a depth with a rest."""
@@ -162,7 +137,7 @@ def test_gradients_between_products_against_float64(hidden, tiling, dtype):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 def test_sizes_between_products(tiling, sizes):
     op = BLOCKS["gelu"]
     factors, operands = apart(op, given(op, torch.bfloat16, "cuda", k=136, **sizes))
@@ -170,7 +145,7 @@ def test_sizes_between_products(tiling, sizes):
         assert check(op, *factors, **operands).passed
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize("kind", ["layer", "product"])
 def test_dropout_drops_the_same_elements(kind, tiling):
     """As documented, of products that are nowhere zero."""
@@ -188,7 +163,7 @@ def test_dropout_drops_the_same_elements(kind, tiling):
     assert (all_kept != 0).all()
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize(
     ("kind", "store", "pair"),
     [
@@ -247,7 +222,7 @@ def test_many_tiles_a_cluster_twice():
         return dict(zip(("y", *names), step(op, learning(tensors), **SEEDED), strict=True))
 
     runs = []
-    for tiling in TILINGS:
+    for tiling in SEVERAL:
         with forced(tiling):
             for _ in range(2):
                 for size in ((4999, 2056), (8 << 20,)):
@@ -264,7 +239,7 @@ def test_many_tiles_a_cluster_twice():
             assert far < 2e-3, name  # a wrong tile of 600 would be 4e-2
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize("name", ["layer", "product"])
 def test_no_memory_for_a_product_that_is_not_there(name, tiling):
     """In training, too, the result is all that a call takes."""

@@ -231,6 +231,7 @@ def products():
     yield plain._replace(wave_percent=48)
     for change in ({"wave_percent": 45}, {"depth": 4104}):
         yield plain._replace(**change)
+    yield plain._replace(rows=128, depth=4104)
     for filled in (100, 56, 25):
         yield plain._replace(batches=64, filled_percent=filled)
     yield plain._replace(batches=64, filled_percent=25, copies=True)
@@ -249,16 +250,18 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     chosen = [lookup.product_config(one, "sm_90", gpu).config.implementation for one in products()]
     two = "two_kernels"
     assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
-    assert chosen[5:8] == ["Together", "InTurns", two]
-    assert chosen[8:12] == ["InTurns", "Together", two, "Together"]
-    assert chosen[12:] == ["Together", "InTurns", "InTurns"]
+    assert chosen[5:9] == ["FewRows", "Together", "InTurns", two]
+    assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
+    assert chosen[13:] == ["Together", "InTurns", "InTurns"]
     known = {"reads": 1, "writes": 2, "draws": True}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",
         "Together",
         "InTurns",
+        "FewRows",
     }
-    assert lookup.product_implementations("sm_90", gpu, depth=8192) == {"two_kernels"}
+    assert lookup.product_implementations("sm_90", gpu, depth=8192) == {"two_kernels", "FewRows"}
+    assert lookup.product_implementations("sm_90", gpu, depth=8192, columns=128) == {"two_kernels"}
 
 
 def test_the_tilings_of_architectures_have_names_of_their_own():

@@ -41,7 +41,7 @@ from fusedops.tuning import clock, parts, product, tuner
 from fusedops.tuning.problem import Problem
 from fusedops.tuning.search import Outcome
 
-TWO, TOGETHER, IN_TURNS = (ProductConfig(implementation) for implementation in IMPLEMENTATIONS)
+TWO, TOGETHER, IN_TURNS, FEW_ROWS = (ProductConfig(one) for one in IMPLEMENTATIONS)
 
 BLOCKS = {
     "gelu": fo.MLP(hidden=[fo.Bias("b1"), gelu()], store=[fo.Bias("b2"), fo.Residual("r")]),
@@ -331,8 +331,8 @@ def cache(tmp_path, monkeypatch):
 def gpu(cache, monkeypatch):
     """A GPU on which times are as given, by implementation, of layers and of gradients."""
     times = {
-        "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4},
-        "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4},
+        "layer": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 2.5e-4, FEW_ROWS: 4e-4},
+        "gradient": {TWO: 3e-4, TOGETHER: 2e-4, IN_TURNS: 1e-4, FEW_ROWS: 4e-4},
     }
 
     def of(problem, config):
@@ -398,7 +398,7 @@ class TestCommandOfOneProduct:
         w, b = (torch.empty(size, dtype=HALF) for size in ((256, 8), (256,)))
         runs = [op.that_adds(w, {"b": b}).epilogue.text for op in (LIKE, other)]
         known = {"store": runs[0], "writes": 0, "draws": False, "dtype": "float16"}
-        known["wave_percent"] = 100 * 9 // 66
+        known |= {"wave_percent": 100 * 9 // 66, "columns": 256, "depth": 8}
         assert "Together" in lookup.product_implementations("sm_90", HERE, reads=1, **known)
         known["store"] = runs[1]
         assert lookup.product_implementations("sm_90", HERE, reads=1, **known) == {"two_kernels"}
@@ -597,7 +597,7 @@ class TestOnAGpu:
 
     @staticmethod
     def check_and_time(problem):
-        for config in (TWO, TOGETHER, IN_TURNS):
+        for config in (TWO, TOGETHER, IN_TURNS, FEW_ROWS):
             problem.check(config)
             assert 0 < problem.seconds(config) < 1e-2
 

@@ -51,9 +51,9 @@ struct Tiling {
       for (int h = 0; h < kHalves; ++h) {
         FUSEDOPS_UNROLL
         for (int a = 0; a < kAcross; ++a) {
-          wgmma<T, kMajor>(sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
-                           w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * kNext,
-                           adds || k > 0);
+          wgmma<T, Major::kK, kMajor>(
+              sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
+              w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * kNext, adds || k > 0);
         }
       }
     }

@@ -3,8 +3,8 @@
 //
 // The instruction wgmma of sm_90a: a warpgroup, which is four warps, multiplies a tile of 64 x 16 by
 // one of 16 x N, both in shared memory, and adds the product to N / 2 registers of each thread.
-// PTX ISA, "wgmma.mma_async". The first factor is K-major: the 16 numbers that meet lie side by side.
-// The second one is that too, or MN-major: neighbours are its N numbers of the same K.
+// PTX ISA, "wgmma.mma_async". A factor is K-major: the 16 numbers that meet lie side by side; or it is
+// MN-major: neighbours are its numbers of the same K.
 #pragma once
 
 #include <fusedops/core/detect.cuh>
@@ -17,7 +17,7 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// Along which dimension the second factor is contiguous: w of shape (N, K), or (K, N).
+/// Along which dimension a factor is contiguous: w of shape (N, K), or (K, N).
 enum class Major { kK, kMN };
 
 /// Before the first product, and after the registers of a sum were touched by other instructions.
@@ -63,46 +63,64 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
 #define FUSEDOPS_SUM_32(i) \
   FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8), FUSEDOPS_SUM_8(i + 16), FUSEDOPS_SUM_8(i + 24)
-#define FUSEDOPS_SUMS_64                                                             \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
-  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define FUSEDOPS_WGMMA(type, transposed)                                                 \
-  asm volatile(                                                                          \
-      "{\n"                                                                              \
-      ".reg .pred adds;\n"                                                               \
-      "setp.ne.b32 adds, %66, 0;\n"                                                      \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FUSEDOPS_SUMS_64 \
-      "}, %64, "                                                                         \
-      "%65, adds, 1, 1, 0, " transposed                                                  \
-      ";\n"                                                                              \
-      "}\n"                                                                              \
-      : FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)                                          \
-      : "l"(a), "l"(b), "r"(int(adds)))
+#define FUSEDOPS_SUM_64 FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
+#define FUSEDOPS_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FUSEDOPS_SUMS_32                                                                       \
+  FUSEDOPS_SUMS_8                                                                              \
+  ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
+  "%26, %27, %28, %29, %30, %31"
+#define FUSEDOPS_SUMS_64                                                                    \
+  FUSEDOPS_SUMS_32                                                                          \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// Of so many columns, and where the operands after the sums are: descriptors, whether it adds, and
+// along which dimension each factor is contiguous.
+#define FUSEDOPS_WGMMA(type, columns, sums, at_a, at_b, at_adds, first, second, ...)            \
+  asm volatile(                                                                                 \
+      "{\n"                                                                                     \
+      ".reg .pred adds;\n"                                                                      \
+      "setp.ne.b32 adds, " at_adds                                                              \
+      ", 0;\n"                                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " at_a \
+      ", " at_b ", adds, 1, 1, " first ", " second                                              \
+      ";\n"                                                                                     \
+      "}\n"                                                                                     \
+      : __VA_ARGS__                                                                             \
+      : "l"(a), "l"(b), "r"(int(adds)), "n"(kFirst == Major::kMN), "n"(kSecond == Major::kMN))
+#define FUSEDOPS_WGMMA_OF(type)                                                      \
+  if constexpr (kRegisters == 8) {                                                   \
+    FUSEDOPS_WGMMA(type, "16", FUSEDOPS_SUMS_8, "%8", "%9", "%10", "%11", "%12",     \
+                   FUSEDOPS_SUM_8(0));                                               \
+  } else if constexpr (kRegisters == 32) {                                           \
+    FUSEDOPS_WGMMA(type, "64", FUSEDOPS_SUMS_32, "%32", "%33", "%34", "%35", "%36",  \
+                   FUSEDOPS_SUM_32(0));                                              \
+  } else {                                                                           \
+    FUSEDOPS_WGMMA(type, "128", FUSEDOPS_SUMS_64, "%64", "%65", "%66", "%67", "%68", \
+                   FUSEDOPS_SUM_64);                                                 \
+  }
 
-/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile b of 128 rows; those of an
-/// MN-major tile lie in columns.
-template <class T, Major kMajor>
-__device__ __forceinline__ void wgmma(float (&sum)[64], uint64_t a, uint64_t b, bool adds) {
+/// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile a of 64 rows and a tile b of 2 *
+/// kRegisters; those of an MN-major tile lie in columns.
+template <class T, Major kFirst, Major kSecond, int kRegisters>
+__device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint64_t b, bool adds) {
   static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
                 "factors of 16 bits");
-  constexpr bool kHalf = detail::IsSame<T, half>::value;
-  if constexpr (kHalf && kMajor == Major::kK) {
-    FUSEDOPS_WGMMA("f16", "0");
-  } else if constexpr (kHalf) {
-    FUSEDOPS_WGMMA("f16", "1");
-  } else if constexpr (kMajor == Major::kK) {
-    FUSEDOPS_WGMMA("bf16", "0");
+  static_assert(kRegisters == 8 || kRegisters == 32 || kRegisters == 64, "of the second tile");
+  if constexpr (detail::IsSame<T, half>::value) {
+    FUSEDOPS_WGMMA_OF("f16")
   } else {
-    FUSEDOPS_WGMMA("bf16", "1");
+    FUSEDOPS_WGMMA_OF("bf16")
   }
 }
 
 #undef FUSEDOPS_SUM_8
 #undef FUSEDOPS_SUM_32
+#undef FUSEDOPS_SUM_64
+#undef FUSEDOPS_SUMS_8
+#undef FUSEDOPS_SUMS_32
 #undef FUSEDOPS_SUMS_64
 #undef FUSEDOPS_WGMMA
+#undef FUSEDOPS_WGMMA_OF
 
 }  // namespace gemm
 

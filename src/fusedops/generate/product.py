@@ -33,14 +33,18 @@ TENSOR_MAP_WORDS, BATCH_DIMS = 16, 3
 #: The most groups of rows of a product, `GroupTable::kMost` in groups.cuh.
 MOST_GROUPS = 256
 
-#: The kernel template of each entry, and the member that says which products there are.
+#: The kernel template of each entry, and the members that say its tiles and products.
 TEMPLATES = {
-    "product": ("product_kernel<{}>", ""),
-    "product_gradient": ("product_kernel<{}>", ""),
-    "batched_product": ("batched_product_kernel<{}>", ", a.batch"),
-    "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.groups"),
-    "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.groups"),
-    "interleaved_product": ("grouped_product_kernel<{}, gemm::Halves::kBetween>", ", a.groups"),
+    "product": ("product_kernel<{}>", ", a.group"),
+    "few_rows_product": ("few_rows_kernel<{}>", ""),
+    "product_gradient": ("product_kernel<{}>", ", a.group"),
+    "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),
+    "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.group, a.groups"),
+    "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.group, a.groups"),
+    "interleaved_product": (
+        "grouped_product_kernel<{}, gemm::Halves::kBetween>",
+        ", a.group, a.groups",
+    ),
 }
 
 
@@ -118,10 +122,10 @@ def product_source(
         # Masks run after the other functors of their side.
         for one in sorted(of_side(members, "functor", side), key=lambda one: one.masks)
     ]
-    template, products = TEMPLATES[entry]
+    template, order = TEMPLATES[entry]
     if entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
-        header = "gemm/groups.cuh" if "a.groups" in products else "gemm/epilogue.cuh"
+        header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"
@@ -144,7 +148,7 @@ __cluster_dims__({tiling.cluster}, 1, 1)
 fusedops_kernel(const __grid_constant__ Arguments a) {{
   begin_after_previous();
   gemm::{template.format(tiling.cpp)}(
-      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth, a.group{products});
+      a.x_map, a.w_map, {epilogue}, a.rows, a.cols, a.depth{order});
 }}
 static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
               "architectures.py and gemm/pipeline.cuh disagree");

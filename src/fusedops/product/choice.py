@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
@@ -133,13 +134,20 @@ def choose(
     rows, columns, depth, batches = features[:4]
     if rows * batches >= MOST_ROWS or not batches:
         return Choice(None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows")
-    if columns % 8 or depth % 8 or not depth or rows < tiling.rows or columns < tiling.cols:
+    tiling = tiling.fitted(rows, columns, depth, gpu.multiprocessors)
+    if batches > 1 and not tiling.several:
+        return Choice(None, "one kernel for few rows has one product")
+    if columns % 8 or depth % 8 or not depth or not tiling.covers(rows, columns):
         return Choice(
             None,
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
             "multiples of 8 columns and rows",
         )
-    return Choice(tiling, f"which is {faster}")
+    why = f"which is {faster}"
+    if not tiling.several:
+        blocks = tiling.grid(rows, columns, gpu.multiprocessors)
+        why += f"; {counted(blocks, 'block')} of it read w, {tiling.cluster} for each tile"
+    return Choice(tiling, why)
 
 
 def chosen(

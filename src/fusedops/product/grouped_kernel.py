@@ -58,7 +58,7 @@ def chosen_for_groups(
     forced = override.current().product
     kernel = PRODUCT_KERNELS[target.arch]
     tiling = kernel.counted if forced is None else TILINGS.get(forced.implementation)
-    if tiling is None or tiling.in_turns:
+    if tiling is None or tiling.in_turns or not tiling.several:
         return Choice(None, "one kernel for both is forced away")
     (rows, depth), (groups, columns, _) = x.shape, w.shape
     if not type(rows) is type(depth) is type(groups) is type(columns) is int:

@@ -86,6 +86,8 @@ def chosen(
     choice = chosen_for(call, target or Target.of(dy.device))
     if choice.tiling is None:
         return choice
+    if not choice.tiling.several:
+        return Choice(None, "one kernel for few rows has no gradient")
     return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
 
 

@@ -54,6 +54,8 @@ def factors_of(
         return None
     x_box, w_box = tiling.boxes
     if w.dim() > 2:
+        if not tiling.several:
+            return None
         return matrices_of((x, w), (0, slot), (x_box, w_box))
     x_matrix, w_matrix = matrix_of(x, 0, x_box), matrix_of(w, slot, w_box)
     return None if x_matrix is None or w_matrix is None else (x_matrix, w_matrix)
@@ -93,7 +95,8 @@ class Product:
         self.factors = factors_of(bound, x, w, len(self.slots) + 1, tiling)
         batched = self.factors is not None and self.factors[0].batch
         self.product = "Matmul" if batched else "Linear"
-        self.entry = "batched_product" if batched else "product"
+        single = "product" if tiling.several else "few_rows_product"
+        self.entry = "batched_product" if batched else single
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The operands and outputs of the STORE; None if bulk copies cannot read the factors."""

@@ -32,6 +32,11 @@ __all__ = [
 ]
 
 
+#: Portable cluster size: thread blocks that every GPU with clusters can schedule together (CUDA C++
+#: Programming Guide, "Thread Block Clusters").
+PORTABLE_CLUSTER = 8
+
+
 @dataclasses.dataclass(frozen=True)
 class ProductTiling:
     """A tile of the product, and the form of the kernel.
@@ -51,6 +56,7 @@ class ProductTiling:
         cluster: The blocks of a cluster.
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
+        several: Whether there is a kernel of many products, too, and one of a gradient.
     """
 
     name: str
@@ -67,6 +73,7 @@ class ProductTiling:
     cluster: int = 2
     stage_columns: int = 64
     width: int = 8
+    several: bool = True
 
     @property
     def cpp(self) -> str:
@@ -97,6 +104,14 @@ class ProductTiling:
         """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
         return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
 
+    def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
+        """The tiling for a product of this size: the same for all."""
+        return self
+
+    def covers(self, rows: int, cols: int) -> bool:
+        """Whether tiles, which are whole, lie within a product of this size."""
+        return rows >= self.rows and cols >= self.cols
+
     def parts(self, rows: int) -> int:
         """How many sums over rows of a tile there are for a column: four warps have each tile."""
         return 4 * self.cluster * -(-rows // (self.cluster * self.rows))
@@ -105,6 +120,73 @@ class ProductTiling:
         """Blocks of a launch, which stay until all tiles of all products are done."""
         pairs = batches * -(-rows // (self.cluster * self.rows))
         return self.cluster * min(pairs * -(-cols // self.cols), multiprocessors // self.cluster)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewRowsTiling(ProductTiling):
+    """A tile of a product of few rows, whose K the blocks of a cluster share.
+
+    `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
+    """
+
+    header: str = "gemm/few_rows.cuh"
+    several: bool = False
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type."""
+        major = ", gemm::Major::kMN" if self.mn_major else ""
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
+        return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory, `FewRows::Ring::kShared` in few_rows.cuh."""
+        return 1024 + self.stages * ((self.rows + self.cols) * self.stage_columns * 2 + 16)
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """The rows of x and of w that one copy takes."""
+        return self.rows, self.stage_columns if self.mn_major else self.cols
+
+    def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
+        """Blocks of a launch: a tile has those of a cluster."""
+        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
+
+    def covers(self, rows: int, cols: int) -> bool:
+        """Whether there is an element: what a tile exceeds is not written."""
+        return rows > 0 and cols > 0
+
+    def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
+        """The tile with as few rows as hold x's, and clusters that have all of the GPU read w.
+
+        How K is split follows from w and the GPU alone, so that a row has the same bits in each
+        batch. Not all multiprocessors can be in clusters of more than two blocks at the same time.
+        """
+        tiles, split = -(-cols // 64), 1
+        while split < PORTABLE_CLUSTER:
+            most = multiprocessors if split == 1 else multiprocessors * 3 // 4
+            if 2 * split * tiles > most or 2 * split * self.stage_columns > depth:
+                break
+            split *= 2
+        of_x = next((size for size in (16, 64) if rows <= size), 128)
+        of_w = 64 if rows <= 64 or (rows <= 128 and split * tiles <= multiprocessors) else 128
+        stages = FEW_ROWS[of_x, of_w]
+        if of_x == 64 and split * tiles <= multiprocessors:
+            stages *= 2  # no second block is there
+        return dataclasses.replace(
+            self,
+            rows=of_x,
+            cols=of_w,
+            stages=stages,
+            threads=2 * of_w + 32,
+            cluster=split,
+        )
+
+
+#: The stages of the ring for a tile of so many rows of x and of w. Of the first two a
+#: multiprocessor holds two blocks.
+FEW_ROWS = {(16, 64): 10, (64, 64): 6, (128, 64): 8, (128, 128): 6}
 
 
 class ProductKernel(NamedTuple):
@@ -124,6 +206,7 @@ class ProductKernel(NamedTuple):
 _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
+    "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }
 
 #: By the name of the architecture; others run torch's product and a kernel after it.
@@ -139,10 +222,6 @@ MIB = 1 << 20
 
 #: The oldest architecture supported: every kernel may use the features that came with it.
 OLDEST = "sm_80"
-
-#: Portable cluster size: thread blocks that every GPU with clusters can schedule together (CUDA C++
-#: Programming Guide, "Thread Block Clusters").
-PORTABLE_CLUSTER = 8
 
 
 class Gpu(NamedTuple):

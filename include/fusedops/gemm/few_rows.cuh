@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel y = STORE(x @ w.T) for few rows of x, for sm_90a. Such a product reads w once and little
+// else, so memory is its limit, and all multiprocessors have to read. Rows of w take the place of the 64
+// rows of a wgmma, and those of x that of its columns, of which there may be few. The blocks of a cluster
+// have parts of K of the same tile (split-K). Their sums stay in their shared memory, and each block adds
+// up those of some rows in the order of the parts, runs the STORE and writes y.
+//
+// Bits of a row follow from N, K and the number of parts: the rows beside it change none.
+#pragma once
+
+#include <fusedops/gemm/bias.cuh>
+#include <fusedops/gemm/products.cuh>
+#include <fusedops/gemm/tile_order.cuh>
+
+namespace fusedops {
+inline namespace FUSEDOPS_ABI {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// A tile of kRows rows of x and kCols of w, 64 for each warpgroup that multiplies, and the blocks that
+/// share its K. Rows and columns beyond the product are zeros, which the copies fill in.
+template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, Major kMajor_ = Major::kK>
+struct FewRows {
+  using T = T_;
+  static constexpr int kRows = kRows_, kCols = kCols_, kStages = kStages_, kSplit = kSplit_;
+  static constexpr Major kMajor = kMajor_;
+  /// The threads that multiply, and then run the STORE; one warp more produces.
+  static constexpr int kWorkers = kCols / 64 * 128, kThreads = kWorkers + 32;
+  using Sums = float[kRows / 2];
+
+  /// The sums of 64 columns in shared memory: rows of x, so far apart that no bank is written twice.
+  static constexpr int kPitch = 64 + 4, kBytesSums = kCols / 64 * kRows * kPitch * 4;
+  /// The rows of x of which a block runs the STORE. A thread has a pack of every kApart-th one.
+  static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
+  static constexpr int kOwn = kRows / kSplit, kPacks = (kOwn + kApart - 1) / kApart;
+
+  struct Ring {
+    static constexpr int kBytesX = kRows * kStageK * 2, kBytesW = kCols * kStageK * 2;
+    static constexpr int kBytes = kBytesX + kBytesW;
+    static constexpr int kShared = 1024 + kStages * (kBytes + 16);
+    static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
+
+    char* stages;
+    StageBarrier* full;
+    StageBarrier* empty;
+
+    __device__ __forceinline__ explicit Ring(char* memory) {
+      const uint32_t begins = detail::shared_address(memory);
+      stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
+      full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes);
+      empty = full + kStages;
+    }
+    /// By one thread.
+    __device__ __forceinline__ void make() {
+      for (int s = 0; s < kStages; ++s) {
+        full[s].make(1);
+        empty[s].make(kWorkers / 32);
+      }
+      Barrier::made();
+    }
+    __device__ __forceinline__ uint32_t w(int stage) const {
+      return detail::shared_address(stages) + stage * kBytes;
+    }
+    __device__ __forceinline__ uint32_t x(int stage) const { return w(stage) + kBytesW; }
+  };
+
+  /// Issues the products of a stage of the nth 64 rows of w.
+  __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage, int nth,
+                                                  bool adds) {
+    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage) + nth * 64 * kStageK * 2);
+    const uint64_t x = wgmma_tile(ring.x(stage));
+    constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;  // as in products.cuh
+    wgmma_fence();
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kStageK / 16; ++k) {
+      wgmma<T, kMajor, Major::kK>(sums, w + k * kNext, x + k * 2, adds || k > 0);
+    }
+    wgmma_commit();
+  }
+};
+
+/// What a block has to do: a tile, and the stages of its part of K.
+struct Part {
+  int row, col, first, last;
+};
+template <class Tiling>
+__device__ __forceinline__ Part part_of(int rows, int k) {
+  const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
+  const int tile = blockIdx.x / Tiling::kSplit, rank = blockIdx.x % Tiling::kSplit;
+  const int stages = stages_of(k), column = tile / across;
+  return {(tile - column * across) * Tiling::kRows, column * Tiling::kCols,
+          stages * rank / Tiling::kSplit, stages * (rank + 1) / Tiling::kSplit};
+}
+
+/// By the one thread that produces.
+template <class Tiling>
+__device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const TensorMap& x,
+                                             const TensorMap& w, const Part& part) {
+  StageIndex<Tiling::kStages> at;
+  for (int step = part.first; step < part.last; ++step) {
+    StageBarrier& barrier = ring.full[at.stage];
+    char* to = ring.stages + at.stage * Tiling::Ring::kBytes;
+    ring.empty[at.stage].wait_alone(at.parity ^ 1);
+    barrier.expect(Tiling::Ring::kBytes);
+    if constexpr (Tiling::kMajor == Major::kK) {
+      copy_box(w, barrier, to, step * kStageK, part.col, OneProduct{});
+    } else {
+      for (int c = 0; c < Tiling::kCols; c += 64) {
+        copy_box(w, barrier, to + c * kStageK * 2, part.col + c, step * kStageK, OneProduct{});
+      }
+    }
+    copy_box(x, barrier, to + Tiling::Ring::kBytesW, step * kStageK, part.row, OneProduct{});
+    at.next();
+  }
+}
+
+/// By the nth warpgroup of those that multiply: leaves the sums in shared memory.
+template <class Tiling>
+__device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int steps, int nth) {
+  typename Tiling::Sums sums;
+  set_zero(sums);
+  StageIndex<Tiling::kStages> at;
+  int before = 0;
+  auto release = [&] {
+    if (lane_of_warp() == 0) ring.empty[before].arrive();
+  };
+  for (int step = 0; step < steps; ++step) {
+    ring.full[at.stage].wait(at.parity);
+    Tiling::multiply(sums, ring, at.stage, nth, true);
+    wgmma_wait<1>();
+    if (step > 0) release();
+    before = at.stage;
+    at.next();
+  }
+  wgmma_wait<0>();
+  wgmma_keep(sums);
+  // Others may still multiply what the sums are written over.
+  asm volatile("bar.sync 1, %0;" ::"n"(Tiling::kWorkers) : "memory");
+  // A thread has two neighbouring rows of x for one row of w, and for the one 8 further.
+  const int lane = lane_of_warp(), warp = threadIdx.x / 32 % 4;
+  float* to = reinterpret_cast<float*>(ring.stages) + nth * (Tiling::kRows * Tiling::kPitch) +
+              lane % 4 * 2 * Tiling::kPitch + warp * 16 + lane / 4;
+  FUSEDOPS_UNROLL
+  for (int j = 0; j < Tiling::kRows / 8; ++j) {
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < 4; ++i) to[(j * 8 + i % 2) * Tiling::kPitch + i / 2 * 8] = sums[j * 4 + i];
+  }
+}
+
+/// Adds up the sums of a pack in the order of the parts. at: where they lie in each block.
+template <class Tiling>
+__device__ __forceinline__ void join(float (&values)[kPack], uint32_t at) {
+  FUSEDOPS_UNROLL
+  for (int rank = 0; rank < Tiling::kSplit; ++rank) {
+    uint32_t from;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(from) : "r"(at), "r"(rank));
+    float part[kPack];
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kPack; i += 4) {
+      asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(part[i]), "=f"(part[i + 1]), "=f"(part[i + 2]), "=f"(part[i + 3])
+                   : "r"(from + 4 * i)
+                   : "memory");
+    }
+    FUSEDOPS_UNROLL
+    for (int i = 0; i < kPack; ++i) values[i] = rank == 0 ? part[i] : values[i] + part[i];
+  }
+}
+
+/// Adds the bias of a pack, if any, and rounds as a product that is written to memory is.
+template <bool kAdds, class T>
+__device__ __forceinline__ void add_and_round(float (&values)[kPack], const uint4& bias) {
+  const Pack<uint32_t, 4> pairs = bit_cast<Pack<uint32_t, 4>>(bias);
+  FUSEDOPS_UNROLL
+  for (int c = 0; c < kPack; c += 2) {
+    if constexpr (kAdds) {
+      float first, second;
+      from_pair<T>(pairs.at[c / 2], first, second);
+      values[c] += first;
+      values[c + 1] += second;
+    }
+    from_pair<T>(pair_of<T>(values[c], values[c + 1]), values[c], values[c + 1]);
+  }
+}
+
+/// By all threads: waits until the sums of all parts are there, runs the STORE of this block's rows, and
+/// stays until others have read its sums. Threads that only produced have no packs.
+template <class Tiling, class Epilogue, class Rows>
+__device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilogue epilogue,
+                                       const Rows& rows, int n, const Part& part) {
+  using T = typename Tiling::T;
+  constexpr bool kAlone = Tiling::kSplit == 1;
+  const auto added = bias_of(epilogue);
+  constexpr bool kAdds = decltype(added)::kAny;
+  const int thread = threadIdx.x, nth = thread / Tiling::kLanes, lane = thread % Tiling::kLanes;
+  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * Tiling::kOwn;
+  const int col = part.col + lane * kPack;
+  const bool works = thread < Tiling::kWorkers && col < n;
+  uint4 bias = {};  // read ahead, as other operands are
+  if constexpr (kAdds) {
+    if (works) bias = bit_cast<uint4>(read_input<kPack>(added.at(col)));
+  }
+  Packs<typename Rows::Index, 1> packs[Tiling::kPacks];
+  bool has[Tiling::kPacks];
+  FUSEDOPS_UNROLL
+  for (int p = 0; p < Tiling::kPacks; ++p) {
+    const int below = p * Tiling::kApart + nth, row = part.row + own + below;
+    has[p] = works && below < Tiling::kOwn && row < static_cast<int>(rows.count);
+    packs[p].rows[0] = rows.index(has[p] ? row : 0);
+    packs[p].col = has[p] ? col : 0;
+    if (has[p]) epilogue.issue(packs[p]);
+  }
+  __syncwarp();
+  if constexpr (kAlone) {
+    __syncthreads();
+  } else {
+    cluster_arrive_released();
+    cluster_wait();
+  }
+  const uint32_t sums =
+      detail::shared_address(ring.stages) +
+      ((lane / 8 * Tiling::kRows + own + nth) * Tiling::kPitch + lane % 8 * kPack) * 4;
+  FUSEDOPS_UNROLL
+  for (int p = 0; p < Tiling::kPacks; ++p) {
+    if (!has[p]) continue;
+    join<Tiling>(packs[p].values[0], sums + p * Tiling::kApart * Tiling::kPitch * 4);
+    add_and_round<kAdds, T>(packs[p].values[0], bias);
+    epilogue.run(packs[p]);
+  }
+  if constexpr (!kAlone) {
+    __syncwarp();
+    cluster_arrive_released();
+    cluster_wait();
+  }
+}
+
+/// epilogue: a Forward. A block has one tile, or a part of one.
+template <class Tiling, class Epilogue, class Rows>
+__device__ __forceinline__ void few_rows_kernel(const TensorMap& x, const TensorMap& w,
+                                                const Epilogue& epilogue, const Rows& rows,
+                                                int64_t n, int64_t k) {
+  extern __shared__ __align__(16) char memory[];
+  typename Tiling::Ring ring(memory);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  const Part part = part_of<Tiling>(static_cast<int>(rows.count), static_cast<int>(k));
+  if (threadIdx.x == 0) ring.make();
+  __syncthreads();
+  if (warp < Tiling::kWorkers / 32) {
+    multiply_part<Tiling>(ring, part.last - part.first, warp / 4);
+  } else if (lane_of_warp() == 0) {
+    produce_part<Tiling>(ring, x, w, part);
+  }
+  __syncwarp();
+  finish<Tiling>(ring, epilogue, rows, static_cast<int>(n), part);
+}
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace FUSEDOPS_ABI
+}  // namespace fusedops

@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Products of few rows in one kernel, whose blocks share K: code, sizes, and values on a GPU."""
+
+import dataclasses
+
+import pytest
+import torch
+from cases import randn, same_bits
+from products import (
+    HALF,
+    HIDDEN,
+    HOPPER,
+    OFFSET,
+    SCORES,
+    SEED,
+    STORES,
+    allowed,
+    apart,
+    call,
+    forced,
+    given,
+    needs_hopper,
+    thorough_points,
+)
+
+import fusedops as fo
+from fusedops.generate.views import STORAGE
+from fusedops.jit import nvrtc
+from fusedops.plan.planner import plan
+from fusedops.product import choice as choices
+from fusedops.product import product_backward
+from fusedops.product.product_kernel import Product
+from fusedops.schedule.architectures import TILINGS
+from fusedops.testing import check, last_schedule
+
+FEW = TILINGS["FewRows"]
+HALVES = [HALF, torch.bfloat16]
+SEEDED = {"generator": (SEED, OFFSET)}
+SPLIT = (4096, 4096)  # columns and depth, of which two blocks share a tile
+LAYERS = {name: fo.Linear(store) for name, store in STORES.items()}
+#: What follows the product of two matrices, of which the second one may lie either way.
+MATRICES = fo.Matmul([fo.Scale("s"), fo.Residual("b"), fo.Causal()])
+
+
+def described(op, tensors, tiling, **options):
+    """The one kernel of a call on a device that need not be there, or None."""
+    (x, other), operands = apart(op, tensors)
+    op, w = op.that_adds(other, operands), op.turned(other)
+    bound = choices.bind_store(op.epilogue, x, w, {**operands, **options})
+    return plan(Product(bound, x, w, dataclasses.replace(tiling, dtype=STORAGE[x.dtype])), HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("store", "rows", "size", "dtype"),
+    [
+        ("gelu", 16, SPLIT, HALF),
+        *thorough_points(
+            ("saving", 128, (14336, 4096), torch.bfloat16),
+            ("tap", 64, (2048, 4096), HALF),
+            ("dropout", 128, (1024, 4096), HALF),
+            ("keys", 16, SPLIT, torch.bfloat16),
+            ("values", 128, SPLIT, HALF),
+        ),
+    ],
+)
+def test_registers_do_not_spill_and_products_are_not_serialized(store, rows, size, dtype):
+    columns, depth = size
+    if store in STORES:
+        op, sizes = LAYERS[store], {"rows": (rows,), "n": 264, "k": 200}
+    else:
+        op, sizes = MATRICES, {"layout": store, "pair": ((rows, 200), (200, 264))}
+    tiling = FEW.fitted(rows, columns, depth, HOPPER.multiprocessors)
+    (variant,) = described(op, given(op, dtype, **sizes), tiling).variants
+    assert ("kMN" in variant.source) == (store == "values")
+    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
+    assert "registers" in log, "no report, so that nothing would be found"
+    assert "C75" not in log, log
+    spilled = [line for line in log.splitlines() if "bytes spill" in line]
+    assert spilled, log
+    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("columns", "depth", "split"),
+        [
+            (4096, 4096, 2),
+            (4096, 14336, 2),
+            (14336, 4096, 1),
+            (2048, 8192, 2),  # not all multiprocessors can be in clusters of four
+            (1024, 4096, 4),
+            (256, 4096, 8),
+            (8, 128, 2),  # no block without a stage
+            (8, 8, 1),
+        ],
+    )
+    def test_how_k_is_split_does_not_follow_from_the_rows(self, columns, depth, split):
+        for rows in (1, 16, 17, 128, 1000):
+            tiling = FEW.fitted(rows, columns, depth, 132)
+            assert tiling.cluster == split
+            assert tiling.grid(rows, columns, 132) % split == 0
+
+    def test_the_tile_holds_the_rows(self):
+        assert [FEW.fitted(rows, 4096, 4096, 132).rows for rows in (1, 16, 17, 64, 65, 500)] == [
+            *(16, 16, 64, 64),
+            *(128, 128),
+        ]
+
+    def test_a_multiprocessor_holds_two_blocks_where_there_are_more(self):
+        for rows, columns in ((16, 4096), (16, 14336), (64, 14336), (64, 4096)):
+            tiling = FEW.fitted(rows, columns, 4096, 132)
+            fits = 2 * (tiling.shared_bytes + 1024) <= 228 * 1024
+            assert fits is not (rows == 64 and tiling.grid(rows, columns, 132) <= 132)
+
+    def test_about_as_many_blocks_as_multiprocessors(self):
+        """With few rows two a multiprocessor, where memory alone is the limit."""
+        sizes = {(16, 4096): 128, (128, 4096): 128, (256, 4096): 128, (128, 8192): 128}
+        for size, blocks in (sizes | {(128, 14336): 112, (16, 14336): 224}).items():
+            assert FEW.fitted(*size, 4096, 132).grid(*size, 132) == blocks
+
+    def test_one_matrix_alone(self):
+        """Of many products there is none, nor of a gradient."""
+        op = fo.Matmul(SCORES["scores"])
+        tensors = given(op, HALF, pair=((2, 13, 64), (2, 64, 256)))
+        assert described(op, tensors, FEW) is None
+        block = fo.MLP(HIDDEN["gelu"])
+        dy, w = (randn(*size, dtype=HALF) for size in ((16, 64), (64, 256)))
+        with forced("FewRows"):
+            found = product_backward.chosen(
+                block.epilogues[0], dy, w, {"b1": randn(256, dtype=HALF)}, HOPPER
+            )
+        assert found.tiling is None
+        assert "few rows" in found.why
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def hopper(self):
+        needs_hopper()
+
+    @pytest.mark.parametrize("dtype", HALVES, ids=str)
+    @pytest.mark.parametrize("store", [*STORES, "keys", "values"])
+    def test_against_float64(self, store, dtype):
+        """Ragged sizes, fewer rows than a tile and several tiles, parts of K of unequal length."""
+        for rows, n, k in (
+            (1, 8, 8),
+            (13, 264, 200),
+            (50, 1000, 1032),
+            (130, 520, 4096),
+            (120, 8200, 136),
+        ):
+            if store in STORES:
+                op = LAYERS[store]
+                tensors = given(op, dtype, "cuda", rows=(rows,), n=n, k=k)
+            else:
+                op = MATRICES
+                tensors = given(op, dtype, "cuda", store, pair=((rows, k), (k, n)))
+            truth, bounds = allowed(op, tensors)
+            with forced("FewRows"), torch.no_grad():
+                found = call(op, tensors, **SEEDED)
+                assert last_schedule() == "FewRows"
+                again = call(op, tensors, **SEEDED)
+            for got, once_more, want, bound in zip(found, again, truth, bounds, strict=True):
+                assert torch.equal(got.isinf(), want.isinf())
+                finite = want.isfinite()
+                worst = ((got.double() - want).abs() / bound)[finite].amax()
+                assert worst <= 1, (rows, n, k, worst)  # False for NaN
+                assert same_bits(got, once_more)
+
+    def test_rows_have_the_same_bits_in_each_batch(self):
+        op = LAYERS["gelu"]
+        for n, k in (SPLIT, (1000, 1032), (8200, 520)):
+            tensors = given(op, HALF, "cuda", rows=(300,), n=n, k=k)
+            with forced("FewRows"), torch.no_grad():
+                (whole,) = call(op, tensors)
+                for rows in (1, 16, 17, 64, 65, 128):
+                    (part,) = call(op, tensors | {"x": tensors["x"][:rows]})
+                    assert same_bits(part, whole[:rows]), rows
+
+    def test_nan_stays_in_its_row(self):
+        op = LAYERS["gelu"]
+        tensors = given(op, HALF, "cuda", rows=(16,), n=264, k=1032)
+        tensors["x"][3, 5] = torch.nan
+        with forced("FewRows"), torch.no_grad():
+            (y,) = call(op, tensors)
+        wrong = y.isnan().all(1)
+        assert wrong.nonzero().flatten().tolist() == [3]
+        assert not y[~wrong].isnan().any()
+
+    @pytest.mark.parametrize("store", ["gelu", "saving"])
+    def test_gradients(self, store):
+        op = LAYERS[store]
+        factors, operands = apart(op, given(op, HALF, "cuda", rows=(24,), n=264, k=520))
+        with forced("FewRows"):
+            assert check(op, *factors, **operands).passed
