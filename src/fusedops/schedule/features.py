@@ -33,6 +33,8 @@ class ForwardFeatures(NamedTuple):
             that all rows share), or "many".
         centred: Whether the operator subtracts a mean.
         staged_tile: Whether the row's tile is made for staging in shared memory.
+        sharing: Neighbouring rows that share all operands but x, a power of two, where a functor
+            reads a partner column; else 1.
     """
 
     columns: int
@@ -50,6 +52,7 @@ class ForwardFeatures(NamedTuple):
     traffic: str
     centred: bool
     staged_tile: bool
+    sharing: int
 
 
 class BackwardFeatures(NamedTuple):
@@ -67,6 +70,7 @@ class BackwardFeatures(NamedTuple):
         bulk_rows: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows
             of x and of the gradient of y are whole aligned packs, and the LOAD has no functors,
             which may read x again.
+        sharing: As in `ForwardFeatures`.
     """
 
     columns: int
@@ -85,6 +89,7 @@ class BackwardFeatures(NamedTuple):
     sums: int
     groups: int
     bulk_rows: bool
+    sharing: int
 
 
 class ProductFeatures(NamedTuple):

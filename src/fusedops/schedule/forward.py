@@ -92,7 +92,7 @@ def _chosen(
         return Schedule(
             kind,
             tile,
-            found.config,
+            found.config.with_abreast(row.sharing),
             exact=bucket.exact,
             compute_bytes=compute_bytes,
             full=0 if kind == "cluster" and blocks != tile.chunks else bucket.full,
@@ -153,6 +153,7 @@ def _features(row: Row, bucket: Bucket, cluster: int, read_once: bool, gpu: Gpu)
         traffic=row.streams,
         centred=row.centred,
         staged_tile=is_staged_tile(row, bucket.top, gpu.cluster_limit),
+        sharing=row.sharing,
     )
 
 

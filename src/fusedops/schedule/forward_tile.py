@@ -138,6 +138,9 @@ class Row(NamedTuple):
         align: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
         forgets: Whether nothing of a row is needed after its reduction: its chunks are read one
             after another, each once.
+        paired: Whether a functor reads a partner column.
+        sharing: Neighbouring rows that share all operands but x, a power of two, where a functor
+            reads a partner column. No tile depends on it.
     """
 
     columns: int
@@ -149,6 +152,8 @@ class Row(NamedTuple):
     single: bool = False
     align: int = 0
     forgets: bool = False
+    paired: bool = False
+    sharing: int = 1
 
     @property
     def width(self) -> int:
