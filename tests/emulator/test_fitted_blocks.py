@@ -43,7 +43,7 @@ template <bool kExact, bool kPieces, Access kAccess>
 void run(const Arguments& a) {{
   constexpr int kFull = kExact ? {PACKS} : 0;
   using Fitted =
-      Schedule<InRegisters, 256, {PACKS}, {WIDTH}, 1, kExact, kFull, kPieces, 1, 0, true>;
+      Schedule<InRegisters, 256, {PACKS}, {WIDTH}, 1, kExact, kFull, kPieces, 1, 0, 1, true>;
   const auto in = load(direct(a.x, a.cols));
   const RowsOf<kAccess> rows{{{ROWS}}};
   if (!a.backward) {{

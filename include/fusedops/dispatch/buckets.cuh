@@ -100,12 +100,12 @@ struct Bucket {
   using Resident =
       Schedule<InRegisters, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, kExact,
                kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast>(), kPieces,
-               kCluster, (kCluster > 1 && (kFitted || !kExact)) ? -1 : 0, kFitted>;
+               kCluster, (kCluster > 1 && (kFitted || !kExact)) ? -1 : 0, 1, kFitted>;
   /// The schedule of a block that processes the tiles of a row one after another. Instead of a cluster
   /// it has the chunks of its blocks, and so gives the same bits.
   template <class Storage, class Compute, int kWidth>
   using Chunked = Schedule<Storage, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, false, 0,
-                           true, 1, (kCluster > 1) ? -1 : 0, kFitted>;
+                           true, 1, (kCluster > 1) ? -1 : 0, 1, kFitted>;
   /// The columns of a row that each block of a cluster has: whole packs, and so many that each block
   /// has some.
   template <int kWidth>

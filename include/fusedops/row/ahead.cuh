@@ -18,26 +18,27 @@ inline namespace FUSEDOPS_ABI {
 #if defined(FUSEDOPS_CUDA)
 
 /// What was read for one pack. Reads beyond it are made when their values are needed.
-struct OperandsAhead {
-  static constexpr int kWords = 16;
+template <int kWords_>
+struct WordsAhead {
+  static constexpr int kWords = kWords_;
   uint32_t words[kWords];
 };
+using OperandsAhead = WordsAhead<16>;
 
-/// A row whose reads go to registers (kIssues), or are taken from there: those of operands that all rows
-/// share (kShared), or of all others. Reads come in the same order both times; the positions are
-/// constants after inlining.
-template <class Index, bool kIssues, bool kShared = false>
+/// A row whose reads go to registers (kIssues), or are taken from there: those of the operands that
+/// kAhead names. Reads come in the same order both times; the positions are constants after inlining.
+template <class Index, bool kIssues, Ahead kAhead = Ahead::kOfRows, class Operands = OperandsAhead>
 struct AheadRow : Index {
-  OperandsAhead& operands;
+  Operands& operands;
   mutable int next;  // the word of the next read
 
-  __device__ __forceinline__ AheadRow(const Index& row, OperandsAhead& to, int first = 0)
+  __device__ __forceinline__ AheadRow(const Index& row, Operands& to, int first = 0)
       : Index(row), operands(to), next(first) {}
 
   template <int W, class T>
   __device__ __forceinline__ Pack<T, W> read(const T* from) const {
     constexpr int kBytes = sizeof(T) * W, kWords = (kBytes + 3) / 4;
-    if (next + kWords > OperandsAhead::kWords) return read_input<W>(from);
+    if (next + kWords > Operands::kWords) return read_input<W>(from);
     uint32_t* at = operands.words + next;
     next += kWords;
     if constexpr (kBytes < 4) {
@@ -64,12 +65,18 @@ struct AheadRow : Index {
   }
 };
 
-/// A row together with what has been read of the operands that all rows share, for each pack of a
+/// A row together with what has been read of operands, or is to be read (kIssues), for each pack of a
 /// thread's tile.
-template <class Index, int kPacks>
-struct RowWithShared {
+template <class Index, int kPacks, bool kIssues = false, Ahead kAhead = Ahead::kOfShared,
+          class Operands = OperandsAhead>
+struct RowWithOperands {
   const Index& row;
-  OperandsAhead (&operands)[kPacks];
+  Operands (&operands)[kPacks];
+
+  /// The row as functors see it at one pack.
+  __device__ __forceinline__ AheadRow<Index, kIssues, kAhead, Operands> at(int pack) const {
+    return {row, operands[pack]};
+  }
 };
 
 namespace detail {
@@ -79,15 +86,16 @@ template <bool kKeeps, class Index, int kPacks>
 __device__ __forceinline__ decltype(auto) with_shared(const Index& row,
                                                       OperandsAhead (&operands)[kPacks]) {
   if constexpr (kKeeps) {
-    return RowWithShared<Index, kPacks>{row, operands};
+    return RowWithOperands<Index, kPacks>{row, operands};
   } else {
     return (row);
   }
 }
 
-template <class Index, bool kIssues, bool kOfShared>
-struct ReadsAhead<AheadRow<Index, kIssues, kOfShared>> {
-  static constexpr bool value = true, kOnlyIssues = kIssues, kShared = kOfShared;
+template <class Index, bool kIssues, Ahead kAhead, class Operands>
+struct ReadsAhead<AheadRow<Index, kIssues, kAhead, Operands>> {
+  static constexpr bool kOnlyIssues = kIssues;
+  static constexpr Ahead kOf = kAhead;
 };
 
 }  // namespace detail

@@ -22,6 +22,14 @@ struct SingleRows {
   }
 };
 
+/// The same with so many rows abreast: the first of each group of threads.
+template <int kAbreast>
+struct FirstAbreast {
+  FUSEDOPS_HD RowRange of(int64_t group, int64_t count) const {
+    return SingleRows{}.of(group * kAbreast, count);
+  }
+};
+
 #if defined(FUSEDOPS_CUDA)
 
 /// Has the lines of an argument brought to the constant cache, in which a new kernel has none of it.

@@ -47,6 +47,10 @@ struct GuardedRow : Index {
   bool inside;
 };
 
+/// Operands that are read ahead of a pack's values (row/ahead.cuh): none; those with row dimensions;
+/// those without, which all rows share; each.
+enum class Ahead { kOfNone, kOfRows, kOfShared, kOfEach };
+
 /// What is known at compile time of the alignment of a kernel's operands: nothing, that every pack
 /// is one aligned access, or that some are not. Accesses then need no test.
 enum class Access { kUnknown, kWide, kNarrow };
@@ -91,12 +95,18 @@ FUSEDOPS_HD constexpr bool is_guarded() {
   return is_guarded(static_cast<const Row*>(nullptr));
 }
 
-/// Whether reads for this row are taken from registers, or only issued, of operands that rows share
-/// (kShared) or of all others: row/ahead.cuh.
+/// Of which operands reads for this row are taken from registers, or only issued: row/ahead.cuh.
 template <class Row>
 struct ReadsAhead {
-  static constexpr bool value = false, kOnlyIssues = false, kShared = false;
+  static constexpr bool kOnlyIssues = false;
+  static constexpr Ahead kOf = Ahead::kOfNone;
 };
+/// Whether they are of an operand with so many row dimensions.
+template <class Row>
+FUSEDOPS_HD constexpr bool reads_ahead(int rank) {
+  constexpr Ahead kOf = ReadsAhead<Row>::kOf;
+  return kOf == Ahead::kOfEach || kOf == (rank == 0 ? Ahead::kOfShared : Ahead::kOfRows);
+}
 
 }  // namespace detail
 

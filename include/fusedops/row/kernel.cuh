@@ -32,12 +32,13 @@ struct Share {
 /// per thread. kWidth: columns per pack (vector width). kRows: rows per block at a time. kExact,
 /// kFull, kPieces: as in Tile. kBlocks: blocks per row, a cluster if more than one; each processes
 /// its share of the chunks. kChunk: the columns per chunk, fewer than a tile has where that makes the
-/// chunks of a row even; 0 if a chunk is a tile, -1 if they are an argument of the kernel. kFitted: a
-/// block has as many warps as a chunk needs, kThreads / 32 at most; the columns of a warp are then
-/// neighbours, whatever the number of warps.
+/// chunks of a row even; 0 if a chunk is a tile, -1 if they are an argument of the kernel. kAbreast:
+/// rows that the threads of a row have at a time (row/abreast.cuh). kFitted: a block has as many warps
+/// as a chunk needs, kThreads / 32 at most; the columns of a warp are then neighbours, whatever the
+/// number of warps.
 template <class Storage_, int kThreads_, int kPacks_, int kWidth_, int kRows_, bool kExact_,
           int kFull_ = kExact_ ? kPacks_ : 0, bool kPieces_ = !kExact_, int kBlocks_ = 1,
-          int kChunk_ = 0, bool kFitted_ = false>
+          int kChunk_ = 0, int kAbreast_ = 1, bool kFitted_ = false>
 struct Schedule {
   using Storage = Storage_;
   static constexpr int kThreads = kThreads_;
@@ -52,6 +53,7 @@ struct Schedule {
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kGroups = kThreads / kLanes;  // groups of lanes in a row
   static constexpr int kChunk = kChunk_;
+  static constexpr int kAbreast = kAbreast_;
   static constexpr bool kEven = kChunk != 0;
   static constexpr int kTile = kThreads * kPacks * kWidth;
   static constexpr int kSpan = kLanes * kWidth;  // columns of a group's neighbouring packs

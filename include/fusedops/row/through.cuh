@@ -189,10 +189,10 @@ FUSEDOPS_HD const Row& row_at(const Row& row, int) {
   return row;
 }
 #if defined(FUSEDOPS_CUDA)
-template <class Index, int kPacks>
-__device__ __forceinline__
-    AheadRow<Index, false, true> row_at(const RowWithShared<Index, kPacks>& row, int pack) {
-  return {row.row, row.operands[pack]};
+template <class Index, int kPacks, bool kIssues, Ahead kAhead, class Operands>
+__device__ __forceinline__ auto row_at(
+    const RowWithOperands<Index, kPacks, kIssues, kAhead, Operands>& row, int pack) {
+  return row.at(pack);
 }
 #endif
 
@@ -217,7 +217,8 @@ FUSEDOPS_HD void through_store_of_pairs(Tile& value, Tile& gradient, const typen
   for (int k = 0; k < Tile::kPacks; ++k) {
     const int other = detail::partner_pack<Tile>(k);
     const PackSink<Sinks, Lane> sink{sinks, lane, visit, k, 0};
-    store.paired_backward(gradient.at[k], value.at[k], row, col + int64_t(k) * Tile::kStride, sink,
+    store.paired_backward(gradient.at[k], value.at[k], detail::row_at(row, k),
+                          col + int64_t(k) * Tile::kStride, sink,
                           [&](auto& of_partner, auto& y, int64_t) {
                             static_assert(sizeof(y) == sizeof(value.at[0]), "a pack in one piece");
                             FUSEDOPS_UNROLL
@@ -300,7 +301,8 @@ __device__ __forceinline__ void read_shared(OperandsAhead (&operands)[Tile::kPac
     constexpr int N = decltype(width)::value;
     Compute g[N] = {}, v[N] = {};
     PackSink<Sinks<Tile, Targets<>>, Lane> sink{none, lane, visit, pack, first};
-    store.backward(g, v, AheadRow<Row, true, true>(row, operands[pack]), at, sink, NoneMasked{});
+    const AheadRow<Row, true, Ahead::kOfShared> ahead(row, operands[pack]);
+    store.backward(g, v, ahead, at, sink, NoneMasked{});
   });
 }
 #endif

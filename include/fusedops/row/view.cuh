@@ -317,8 +317,7 @@ struct View {
   template <int kStep, class Row>
   FUSEDOPS_HD static auto read_for(const Row& row, const T* from) {
     // What all rows share is not read ahead for a single row: it is there, in the L1 cache.
-    if constexpr (detail::ReadsAhead<Row>::value &&
-                  detail::ReadsAhead<Row>::kShared == (kRank == 0)) {
+    if constexpr (detail::reads_ahead<Row>(kRank)) {
       return row.template read<kStep>(from);
     } else {
       return read_input<kStep>(from);

@@ -74,7 +74,7 @@ class GradCall:
         if told.tile is not None:
             tile = told.tile
             parts.append(tile.extent)
-            rows = tile.rows_per_block
+            rows = tile.rows_per_block * tile.launch.abreast
             parts.append(f"{counted(rows, 'row')} a block")
             parts.append(tile.served)
             if tile.tuned:

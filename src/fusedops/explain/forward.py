@@ -237,7 +237,8 @@ def _why(bound: Bound, info: Planned | None, target: Target) -> str:
             return f"{forced}rows are read twice (the buffer has room for {HOST_BUFFERED} columns)"
         most = info.variant.most_columns
         return f"{forced}rows stay in a buffer (of {most} columns) until they are written"
-    rows = tile.rows_per_block
+    abreast = tile.launch.abreast
+    rows = tile.rows_per_block * abreast
     parts = [
         f"{forced}{tile.extent}",
         f"{counted(tile.chunks, 'chunk')} a row",
@@ -248,6 +249,8 @@ def _why(bound: Bound, info: Planned | None, target: Target) -> str:
         if tile.exact
         else f"the tile of {tile.chunks * tile.tile.capacity} is not full",
     ]
+    if abreast > 1:
+        parts.append(f"{abreast} rows at a time, which share all operands but x")
     in_shared = dataclasses.replace(tile, storage="shared", staged_bytes=0).shared_bytes
     shared_limit = 0 if target.gpu is None else target.gpu.shared_limit
     limit = shared_limit - reserved_shared(tile.threads_per_block, tile.compute_bytes)

@@ -295,6 +295,14 @@ class Functor:
             operands: What the call gives, by name.
         """
 
+    def distance_in(self, columns: int) -> int:
+        """The distance of all columns of such rows from their partners.
+
+        Called of functors with `pairs`. It is 1 for neighbours and half of the columns for halves;
+        0 where some columns have no partner, or another one.
+        """
+        return 0
+
     def bounds_along(self, rank: int, reduced: Sequence[int]) -> bool:
         """Whether the functor has bounds where these dimensions of an x of this rank make a row."""
         return self.bounds

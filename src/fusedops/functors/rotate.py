@@ -160,6 +160,11 @@ class Rotate(Functor):
         rest = x[..., x.shape[-1] if self.dims is None else self.dims :]
         return tuple(torch.cat((one, rest), -1) for one in self._turned(x, chain))
 
+    def distance_in(self, columns: int) -> int:
+        if self.dims not in (None, columns):
+            return 0
+        return 1 if self.interleaved else columns // 2
+
     def emit(self, writer: Writer) -> str:
         dims = writer.columns if self.dims is None else self.dims
         cos, sin = writer.operand(self.cos), writer.operand(self.sin)

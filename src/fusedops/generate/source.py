@@ -140,12 +140,16 @@ def cuda_source(
     forward = (f"row_kernel<{tile.cpp}, {prefetches}, {stages}, {relays}>", "row/kernel.cuh")
     if tile.storage == "chunks":
         forward = (f"map_kernel<{tile.cpp}>", "row/map.cuh")
+    gradient = (
+        f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}{_rows_ahead(tile)}>",
+        "row/gradient.cuh",
+    )
+    if tile.launch.abreast > 1:
+        forward = (f"abreast_kernel<{tile.cpp}>", "row/abreast.cuh")
+        gradient = (f"abreast_gradient_kernel<{tile.cpp}>", "row/abreast_gradient.cuh")
     called, header = {
         "forward": forward,
-        "gradient": (
-            f"gradient_kernel<{tile.cpp}, {_PREFETCH[prefetch]}, {eager}{_rows_ahead(tile)}>",
-            "row/gradient.cuh",
-        ),
+        "gradient": gradient,
         "sums": (
             f"all_column_sums<{_of_sums(tile)}>",
             "op/column_sums.cuh",
@@ -204,11 +208,14 @@ def _beginning(entry: str, members: Members, tile: Schedule) -> str:
     if waits or short or tile.tile.registers(tile.compute_bytes) > MOST_VALUES:
         return "begin_after_previous();"
     even = next((f"a.{one.name}" for one in members if one.purpose == "chunk"), "0")
-    rows = "SingleRows{}, a.rows, a.cols" if entry == "forward" else "a.slices, a.rows, a.cols"
+    abreast = tile.launch.abreast
+    single = "SingleRows{}" if abreast == 1 else f"FirstAbreast<{abreast}>{{}}"
+    rows = f"{single if entry == 'forward' else 'a.slices'}, a.rows, a.cols"
     given = any(one.name == "upstream" for one in members)
     views = "a.x, a.upstream" if given else "a.x"
     large = ""
-    if entry == "forward" and tile.storage == "register" and tile.launch.prefetch == "never":
+    alone = tile.storage == "register" and abreast == 1
+    if entry == "forward" and alone and tile.launch.prefetch == "never":
         least, most = PREFETCHED_FIRST
         assert tile.features is not None
         large = ", true" if least <= tile.features.row_bytes <= most else ""

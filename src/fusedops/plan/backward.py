@@ -20,6 +20,7 @@ from fusedops.bind.geometry import Placed, Sharing
 from fusedops.generate.arguments import Symbol
 from fusedops.generate.source import Member
 from fusedops.generate.views import STORAGE, Blank, View, filled, widened
+from fusedops.plan.abreast import rows_abreast
 from fusedops.plan.backward_schedule import backward_schedule, cut_of
 from fusedops.plan.forward import HOST_INLINE
 from fusedops.plan.members import scheduled
@@ -137,6 +138,10 @@ class Backward:
         places = [call.views[one].placed for one in uses]
         shared = as_read(self.bound, call.outline, geometry, reading, uses, places)
         tile = self._with_ring(call)
+        if tile is not None and tile.launch.abreast > 1:
+            most = rows_abreast(tile, call, shared)
+            if most < tile.launch.abreast:
+                tile = self._chosen(call, sharing=most)
         cut = cut_of(wanted.cuts, geometry, shared, tile, call.target, self.split, reading.many)
         for at in cut.apart:
             shared[at] = shared[at]._replace(kind="apart")
@@ -167,10 +172,13 @@ class Backward:
                 found = with_ring(tile, gpu, sizes, self.op.kept)
         if found is not None:
             return found
-        geometry, outline, target, reading = call.geometry, call.outline, call.target, call.reading
-        return backward_schedule(
-            self.bound, outline, geometry, target, self.wanted, reading, aligned=False
-        )[0]
+        return self._chosen(call, aligned=False)
+
+    def _chosen(self, call: Call, **known: Any) -> Schedule | None:
+        """The schedule of the row, with what is known of its tensors (`backward_schedule`)."""
+        outline, geometry, target, reading = call.outline, call.geometry, call.target, call.reading
+        given = self.bound, outline, geometry, target, self.wanted, reading
+        return backward_schedule(*given, **known)[0]
 
     def results(self, call: Call) -> Results:
         """The gradients: that of x, then those of operands."""

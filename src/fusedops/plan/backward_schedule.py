@@ -19,6 +19,7 @@ from fusedops.bind.geometry import Geometry, Sharing
 from fusedops.functors import Role
 from fusedops.generate.target import Target
 from fusedops.plan import forward, placing
+from fusedops.plan.abreast import MOST
 from fusedops.plan.placing import Outline, is_shared
 from fusedops.plan.reading import Reading, may_broadcast
 from fusedops.plan.wanted_gradients import Occurrence, gradient_like
@@ -60,6 +61,7 @@ def backward_schedule(
     gradient: WantedGradients,
     reading: Reading,
     aligned: bool = True,
+    sharing: int = MOST,
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -71,6 +73,7 @@ def backward_schedule(
         gradient: The gradients that are wanted.
         reading: How the call is read where its shapes leave that open.
         aligned: Whether bulk copies can read x and the gradient of y, as far as is known.
+        sharing: The number of rows that a thread can have at a time (plan/abreast.py).
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -83,6 +86,8 @@ def backward_schedule(
     forward.check_columns(bound.op.name, columns)
     drops = outline.traffic.draws > 0
     row = Row(columns, bound.x.dtype.itemsize, bound.compute.itemsize, drops)
+    if bound.op.pair is not None:
+        row = row._replace(paired=True, sharing=sharing)
     many_rows = geometry.rows >= ONE_SUM_ROWS
     key = (reading.vectors, reading.broadcast, many_rows)
     sums = outline.sums.get(key)
@@ -268,6 +273,7 @@ def _cut(
     rows, tile = geometry.rows, chosen
     few = None if split else _few(rows, shared, tile, target, many)
     if few is not None:
+        few = few.replaced(launch=few.launch._replace(abreast=1))
         tile, slices = few, cut_few(rows, shared, few.rows_per_block)
     else:
         tile = None if tile is None else with_slices_of(tile, shared)
@@ -279,6 +285,7 @@ def _cut(
             1 if tile is None else tile.rows_per_block,
             tile is not None and tile.launch.persistent,
             tile is not None and tile.launch.interleaved,
+            1 if tile is None else tile.launch.abreast,
         )
     if tile is not None and any(is_sum(share) for share in shared):
         tile = without_prefetch_across_rows(tile)

@@ -11,6 +11,7 @@ from fusedops.bind.bind import KEPT, Bound
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.functors import WHOLE_ROW
 from fusedops.generate.source import Member
+from fusedops.plan.abreast import MOST, rows_abreast
 from fusedops.plan.members import scheduled
 from fusedops.plan.placing import parts_of
 from fusedops.plan.planned import Call, Planned, Results, Tensors
@@ -67,9 +68,17 @@ class Forward:
         return parts_of(self.bound, outline, vectors), ()
 
     def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
+        self,
+        geometry: Geometry,
+        outline: Outline,
+        target: Target,
+        reading: Reading,
+        sharing: int = MOST,
     ) -> tuple[Schedule | None, str]:
-        """The schedule of a GPU or None, and the storage of a row."""
+        """The schedule of a GPU or None, and the storage of a row.
+
+        `sharing` is the number of rows that a thread can have at a time (plan/abreast.py).
+        """
         bound, op, gpu = self.bound, self.op, target.gpu
         columns, forced = max(geometry.columns, 1), override.current()
         if gpu is None:
@@ -87,17 +96,23 @@ class Forward:
             align=op.block or 0,
             forgets=not op.has_result,
             narrow_result=op.quantized is not None,
+            paired=op.pair is not None,
+            sharing=1 if op.pair is None else sharing,
         )
         if op.reduces or op.block == WHOLE_ROW:
             tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
         else:
-            paired = op.pair is not None
-            tile = choose_map(row, gpu, forced.storage, forced.forward, paired)
+            tile = choose_map(row, gpu, forced.storage, forced.forward)
         return tile, tile.storage
 
     def settled(self, call: Call) -> Call:
-        """Decide whether rows go through shared memory as they lie."""
+        """Decide how many rows are abreast, and whether rows go through shared memory."""
         gpu, bound, op = call.target.gpu, self.bound, self.op
+        if call.tile is not None and call.tile.launch.abreast > 1:
+            most = rows_abreast(call.tile, call)
+            if most < call.tile.launch.abreast:
+                given = call.geometry, call.outline, call.target, call.reading
+                call = call._replace(tile=self.schedule(*given, most)[0])
         if gpu is None or not gpu.bulk_copies or not (op.reduces or op.block == WHOLE_ROW):
             return call
         tile = call.tile

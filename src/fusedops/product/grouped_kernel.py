@@ -34,7 +34,7 @@ __all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
 #: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
 WARPGROUP_ROWS = 64
 
-#: Deeper products were not measured to be faster (benchmarks/log, 44).
+#: Deeper products were not measured to be faster (benchmarks/log, 45).
 MOST_DEPTH = 4096
 
 

@@ -67,6 +67,10 @@ GRADIENT_VALUES = {
     "long norm": ((512, 8), (4096, 16), (None, 32)),
 }
 
+#: Elements per thread of short rows of 16 bits where a functor reads a partner column: two packs,
+#: of which each has the partners of the other, so that no value is computed twice.
+PAIRED = ((256, 16),)
+
 #: Elements per thread where a pack is one column. Norms: LayerNorm of 257 columns 34 with 8 values,
 #: 59 with 32; of 1023 columns 70 with 16, 73 with 32; of 50257 columns 31 and 51. Without gradients
 #: of operands, in blocks of NARROW_THREADS: softmax of 12289 columns 89, 82 with 32 values and 256
@@ -145,6 +149,8 @@ def _tile(row: Row, columns: int, fills: bool, cluster_limit: int, family: str) 
     twice = softmax and row.element_bytes == 2 and columns > READ_TWICE
     most_threads = GRADIENT_TILE // 32 if twice else _most_threads(row, columns, fills, family)
     kinds: list[tuple[Table, int]] = [(usual[family], most_threads)]
+    if row.paired and not softmax and row.element_bytes == 2 and columns <= PAIRED[-1][0]:
+        kinds.insert(0, (PAIRED, most_threads))
     if wide:
         kinds.insert(0, (WIDE_ODD_VALUES if odd else WIDE_VALUES, most_threads))
     elif odd and family == "plain" and row.element_bytes == 2:
@@ -246,7 +252,7 @@ def _chosen(
     bulk_rows = bulk_rows and gpu.bulk_copies and whole and read_once and tile.threads > 32
     features = _features(row, found, cluster, read_once, family, sums, bulk_rows)
     looked_up = launch_config(features, arch, gpu) if launch is None else Found(launch)
-    config = looked_up.config
+    config = looked_up.config.with_abreast(row.sharing)
     where = {"register": "registers", "shared": "shared"}.get(storage or "", config.sum_storage)
     taken = len(sums) * config.rows_per_block * tile.capacity * row.compute_bytes
     threads = tile.threads * config.rows_per_block
@@ -295,6 +301,7 @@ def _features(
         sums=len(sums),
         groups=min(sums, default=0),
         bulk_rows=bulk_rows,
+        sharing=row.sharing,
     )
 
 

@@ -34,6 +34,8 @@ class ForwardFeatures(NamedTuple):
         centred: Whether the operator subtracts a mean.
         staged_tile: Whether the row's tile is made for staging in shared memory.
         narrow_result: Whether an element of y has 8 bits or less.
+        sharing: Neighbouring rows that share all operands but x, a power of two, where a functor
+            reads a partner column; else 1.
     """
 
     columns: int
@@ -52,6 +54,7 @@ class ForwardFeatures(NamedTuple):
     centred: bool
     staged_tile: bool
     narrow_result: bool
+    sharing: int
 
 
 class BackwardFeatures(NamedTuple):
@@ -69,6 +72,7 @@ class BackwardFeatures(NamedTuple):
         bulk_rows: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows
             of x and of the gradient of y are whole aligned packs, and the LOAD has no functors,
             which may read x again.
+        sharing: As in `ForwardFeatures`.
     """
 
     columns: int
@@ -87,6 +91,7 @@ class BackwardFeatures(NamedTuple):
     sums: int
     groups: int
     bulk_rows: bool
+    sharing: int
 
 
 class ProductFeatures(NamedTuple):

@@ -92,7 +92,7 @@ def _chosen(
         return Schedule(
             kind,
             tile,
-            found.config,
+            found.config.with_abreast(row.sharing),
             exact=bucket.exact,
             compute_bytes=compute_bytes,
             full=0 if kind == "cluster" and blocks != tile.chunks else bucket.full,
@@ -154,6 +154,7 @@ def _features(row: Row, bucket: Bucket, cluster: int, read_once: bool, gpu: Gpu)
         centred=row.centred,
         staged_tile=is_staged_tile(row, bucket.top, gpu.cluster_limit),
         narrow_result=row.narrow_result,
+        sharing=row.sharing,
     )
 
 

@@ -152,6 +152,9 @@ class Row(NamedTuple):
         forgets: Whether nothing of a row is needed after its reduction: its chunks are read one
             after another, each once.
         narrow_result: Whether an element of y has 8 bits or less.
+        paired: Whether a functor reads a partner column.
+        sharing: Neighbouring rows that share all operands but x, a power of two, where a functor
+            reads a partner column. No tile depends on it.
     """
 
     columns: int
@@ -164,6 +167,8 @@ class Row(NamedTuple):
     align: int = 0
     forgets: bool = False
     narrow_result: bool = False
+    paired: bool = False
+    sharing: int = 1
 
     @property
     def width(self) -> int:

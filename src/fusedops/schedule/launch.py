@@ -52,6 +52,8 @@ class LaunchConfig(NamedTuple):
         interleaved: Whether the slices of a backward pass take rows in turns, where all rows share
             the operands, so that all blocks read neighbouring rows at a time. A block has one row
             at a time then.
+        abreast: Rows that the threads of a row have at a time, where neighbours share all operands
+            but x (row/abreast.cuh); 1 where they do not.
         ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
             (row/ring.cuh), where rows are aligned and the LOAD has no functors; 0 for none. Sums
             over rows are in registers then, and so are operands of the STORE that all rows share.
@@ -69,6 +71,11 @@ class LaunchConfig(NamedTuple):
     eager_operands: bool = True
     interleaved: bool = False
     ring_stages: int = 0
+    abreast: int = 1
+
+    def with_abreast(self, most: int) -> LaunchConfig:
+        """The launch configuration with no more rows abreast than share their operands."""
+        return self if self.abreast <= most else self._replace(abreast=most)
 
 
 class ProductConfig(NamedTuple):

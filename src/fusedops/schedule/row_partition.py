@@ -77,6 +77,7 @@ def cut(
     lanes: int = 1,
     persistent: bool = False,
     interleaved: bool = False,
+    abreast: int = 1,
 ) -> Slices:
     """Partition the rows of a backward pass into slices.
 
@@ -88,12 +89,13 @@ def cut(
         lanes: Number of slices that are summed up together; all of them lie in one span.
         persistent: Whether slices of several rows (persistent blocks) are wanted in any case.
         interleaved: Whether slices take rows in turns; all that rows share, all of them share.
+        abreast: Rows that a slice has at a time; they divide the rows.
     """
     if resident_rows is None:
         fewest = -(-HOST_SLICE // max(columns, 1))
         wanted = max(1, min(HOST_SLICES, rows // max(fewest, 1)))
     elif not persistent and not any(is_sum(one) for one in shared):
-        return Slices(1, max(rows, 1), max(rows, 1), rows)
+        return Slices(abreast, max(rows, 1), max(rows, 1) // abreast, rows // abreast)
     else:
         wanted = max(1, min(resident_rows, rows))
         if interleaved:
@@ -102,16 +104,16 @@ def cut(
             slices = math.ceil(rows / turns)
             return Slices(turns, max(rows, 1), slices, slices)
     groups = tuple([one.group for one in shared if one.kind in ("column", "row")])
-    return _cut(rows, groups, wanted, lanes)
+    return _cut(rows, groups, wanted, lanes, abreast)
 
 
 @functools.lru_cache(maxsize=1024)
-def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int) -> Slices:
+def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int, abreast: int = 1) -> Slices:
     """As `cut`, into so many slices or fewer; `shared` are the rows that share an element."""
     groups = sorted({*shared})
     # One slice sums a whole group, where that leaves enough slices.
     whole = [group for group in groups if rows // group >= wanted or group == 1]
-    unit = whole[-1] if whole else 1
+    unit = math.lcm(whole[-1] if whole else 1, abreast)
     span = next((group for group in groups if group > unit), rows)
     span = max(span, 1)
     size = unit * math.ceil(math.ceil(rows / wanted) / unit)

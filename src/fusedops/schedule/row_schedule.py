@@ -164,7 +164,8 @@ class Schedule:
     def grid(self, rows: int) -> int:
         """Thread blocks in the grid; where it cannot hold all rows, blocks take several in turn."""
         apart = self.blocks_per_row
-        return min(ceil_div(rows, self.rows_per_block), MOST_BLOCKS // apart) * apart
+        of_block = self.rows_per_block * self.launch.abreast
+        return min(ceil_div(rows, of_block), MOST_BLOCKS // apart) * apart
 
     @functools.cached_property
     def blocks_per_row(self) -> int:
@@ -228,6 +229,8 @@ class Schedule:
         numbers = f"{self.threads}, {self.packs}, {self.width}, {self.rows_per_block}"
         flags = f"{str(self.exact).lower()}, {self.full}, {str(self.pieces).lower()}"
         chunk = ", -1" if self.even else f", {self.chunk}" if self.single else ""
+        if self.launch.abreast > 1:
+            chunk = f", 0, {self.launch.abreast}"
         return f"Schedule<{storage}, {numbers}, {flags}, {self.cluster}{chunk}>"
 
 

@@ -147,6 +147,8 @@ def _forward(kernel: Kernel, features: ForwardFeatures) -> Iterator[tuple[str, S
     yield "occupancy", lambda config: _with(config, "min_threads_per_sm", OCCUPANCIES)
     if features.threads <= 32:
         yield "rows per block", lambda config: _blocks(kernel, config)
+    if features.sharing > 1:
+        yield "rows abreast", lambda config: _abreast(features, config)
     if features.cluster > 1:
         yield "handshake", lambda config: _with(config, "relay_handshake", (False, True))
     if features.staged_tile and kernel.gpu.bulk_copies:
@@ -162,6 +164,8 @@ def _backward(kernel: Kernel, features: BackwardFeatures) -> Iterator[tuple[str,
         yield "occupancy", lambda config: _with(config, "min_threads_per_sm", OCCUPANCIES)
     if features.threads <= 32:
         yield "rows per block", lambda config: _blocks(kernel, config)
+    if features.sharing > 1:
+        yield "rows abreast", lambda config: _abreast(features, config)
     if features.read_once and features.sums:
         storages = ("registers", "shared")
         yield "storage of sums", lambda config: _with(config, "sum_storage", storages)
@@ -180,6 +184,13 @@ def _blocks(kernel: Kernel, config: LaunchConfig) -> Iterator[LaunchConfig]:
     threads = kernel.features.threads
     counts = dict.fromkeys(max(1, block // threads) for block in BLOCKS)
     return _with(config, "rows_per_block", tuple(counts))
+
+
+def _abreast(
+    features: ForwardFeatures | BackwardFeatures, config: LaunchConfig
+) -> Iterator[LaunchConfig]:
+    counts = [2**power for power in range(features.sharing.bit_length())]
+    return _with(config, "abreast", tuple(counts))
 
 
 def _prefetched(
