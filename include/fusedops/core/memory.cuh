@@ -23,13 +23,16 @@ struct alignas(sizeof(T) * W) Pack {
 template <class T, int N, class Compute>
 FUSEDOPS_HD void round_to(Compute (&value)[N]) {
 #if defined(FUSEDOPS_ON_DEVICE)
-  if constexpr (sizeof(T) == 2 && detail::IsSame<Compute, float>::value && N % 2 == 0) {
-    for (int i = 0; i < N; i += 2) round_two(value[i], value[i + 1], T());
-    return;
-  }
+  constexpr bool kByTwos = sizeof(T) == 2 && detail::IsSame<Compute, float>::value && N % 2 == 0;
+#else
+  constexpr bool kByTwos = false;
 #endif
-  FUSEDOPS_VECTOR
-  for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+  if constexpr (kByTwos) {
+    for (int i = 0; i < N; i += 2) round_two(value[i], value[i + 1], T());
+  } else {
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) value[i] = convert<Compute>(convert<T>(value[i]));
+  }
 }
 
 namespace detail {
