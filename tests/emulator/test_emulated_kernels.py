@@ -421,6 +421,16 @@ def test_scales_of_blocks(columns, storage, per):
 
 
 @pytest.mark.thorough
+def test_scales_where_a_lane_has_five_packs():
+    """Lanes share five blocks out unevenly: each is found by those that have it."""
+    op = fo.Softmax(store=[fo.Tap("v"), fo.DynamicQuantize(torch.float8_e4m3fn, per=128)])
+    x = randn(1, 70001, dtype=torch.float32)
+    with emulated("sm_90"):
+        found = op(x)
+    test_dynamic_quantize.agree(found, found.v, torch.float8_e4m3fn, 128)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("offset", [0, 1000])
 def test_deviations_of_many_values_a_thread(offset):
     """A mean that exceeds the deviation is corrected, whether or not a thread has 64 values."""

@@ -136,9 +136,13 @@ struct SharedBlocks {
       for (int i = 0; i < kCount; ++i) own[i] = largest_of_lanes<kLanes>(numbers[i]);
     }
   }
-  /// The block of the i-th of this lane's numbers, which may be beyond the last.
+  /// The block of the i-th of this lane's numbers; kCount or more if it has none.
   __device__ __forceinline__ static int block(int i) {
-    if constexpr (kHalves) return (threadIdx.x & kStep ? kHalf : 0) + Half::block(i);
+    if constexpr (kHalves) {
+      const int of_half = Half::block(i);
+      // The first half may be one longer, and what is beyond the end of it is not in the other.
+      return of_half < kHalf ? (threadIdx.x & kStep ? kHalf : 0) + of_half : kCount;
+    }
     return i;
   }
   /// Of the lanes that have the same blocks, the first.
