@@ -56,6 +56,12 @@ def thorough(*values):
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
+def exhaustive(*values):
+    """Values of a parameter that neither the default run nor CI has."""
+    marks = [pytest.mark.thorough, pytest.mark.exhaustive]
+    return [pytest.param(value, marks=marks) for value in values]
+
+
 @functools.cache
 def declare(chain):
     """The fused op that a chain describes."""

@@ -31,11 +31,7 @@ MOST = 64
 #: accesses, for Blackwell, and of doubles, which ptxas spills where nothing bounds their blocks.
 IN_CI = (
     ("half", 100, "softmax"),
-    ("half", 100, "norms"),
     ("half", 90, "layer_norm gradient"),
-    ("float", 100, "softmax"),
-    ("half", 100, "softmax gradients"),
-    ("double", 90, "softmax gradients"),
     ("double", 90, "rms_norm gradient"),
 )
 

@@ -62,7 +62,8 @@ class TestProducts:
         assert len({(row.case, row.by) for row in rows}) == len(rows)
         # Here nothing but two kernels runs, which is said of the others.
         left = [row for row in rows if not row.seconds]
-        assert {row.by for row in left} == {"fusedops, Together", "fusedops, InTurns"}
+        kernels = ("Together", "InTurns", "FewRows")
+        assert {row.by for row in left} == {f"fusedops, {name}" for name in kernels}
         assert all("it cannot run this call" in row.note for row in left)
         chosen = [row for row in timed if row.by == "fusedops" and "forward and" not in row.case]
         assert {row.note for row in chosen} == {"by two_kernels"}

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cases import thorough
+from cases import exhaustive, thorough
 
 from fusedops.errors import CompileError
 from fusedops.jit import compile_cuda, env, nvrtc
@@ -263,7 +263,7 @@ class TestWithNvrtc:
         _, log = compile_cuda(source, arch)
         assert not log
 
-    @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
+    @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80"), *exhaustive("sm_100", "sm_120")])
     @pytest.mark.parametrize("header", [h for h in HEADERS if h not in HOST_ONLY])
     def test_alone(self, header, arch, known_archs):
         self.compile(f"#include <{header}>\n", arch, known_archs)

@@ -179,6 +179,10 @@ def test_the_files_of_the_package(path):
     assert found.arch in GPUS
 
 
+#: Rows of heads that share a rotation's tables.
+OF_HEADS = {"paired": True, "sharing": 8}
+
+
 def features_of(monkeypatch):
     """The features of all kinds of kernels."""
     seen = set()
@@ -196,10 +200,12 @@ def features_of(monkeypatch):
         gpu = GPUS["sm_90"]._replace(cluster_limit=clusters)
         for streams, centred in itertools.product(("none", "columns", "many"), (False, True)):
             row = Row(columns, element_bytes, compute_bytes, streams=streams, centred=centred)
-            forward._chosen.__wrapped__(row, "sm_90", gpu, None, None)
+            for one in (row, row._replace(narrow_result=True), row._replace(**OF_HEADS)):
+                forward._chosen.__wrapped__(one, "sm_90", gpu, None, None)
         for family, sums, bulk in itertools.product(GRADIENT_VALUES, SUMS, (False, True)):
             row = Row(columns, element_bytes, compute_bytes)
-            backward._chosen.__wrapped__(row, "sm_90", gpu, family, sums, None, None, bulk)
+            for one in (row, row._replace(**OF_HEADS)):
+                backward._chosen.__wrapped__(one, "sm_90", gpu, family, sums, None, None, bulk)
     return seen
 
 
@@ -215,11 +221,27 @@ def test_every_row_decides_something_somewhere(monkeypatch):
                 deciding.add(id(rule))
             decided |= rule.sets
         assert decided == set(LaunchConfig._fields), features
-    for features in products():
+    for features in (*products(), *products_of_few_rows()):
         deciding.add(id(next(iter(found.matching(features)))))
     for kind, rules in found.rules.items():
         idle = [i for i, rule in enumerate(rules) if id(rule) not in deciding]
         assert not idle, f"{kind}: rows {idle} decide nothing"
+
+
+def products_of_few_rows():
+    """Features at sizes for which few rows have a kernel, and at one where they have none."""
+    plain = next(products())
+    sizes = (
+        (16, 4096, 4096),
+        (64, 4096, 4096),
+        (64, 14336, 4096),
+        (128, 4096, 4096),
+        (128, 14336, 4096),
+        (256, 4096, 4096),
+        (256, 14336, 4096),
+    )
+    for rows, columns, depth in sizes:
+        yield plain._replace(rows=rows, columns=columns, depth=depth, wave_percent=50)
 
 
 def products():
