@@ -6,8 +6,8 @@ A test with several parameters is collected at every combination of their values
 keeps as many of these as it takes for every value of every parameter to occur; the others are
 marked `thorough`. CI keeps as many as it takes for every pair of values to occur (pairwise
 testing); the others are marked `exhaustive` too. So a value that is added to a grid is in both
-without a word. Of a test marked `thorough(strength=1)` CI keeps no more points than it takes for
-every value to occur: kernels that are only compiled, and groups of processes, where pairs cost
+without a word. Of a test marked `grid(strength=1)` CI keeps no more points than it takes for every
+value to occur: what is compiled and hardly computed, and groups of processes, where pairs cost
 minutes. A test that needs a GPU has neither mark from here: there all points run.
 """
 
@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(items):
         if hasattr(item, "callspec") and not item.get_closest_marker("gpu"):
             grids[item.parent, item.originalname].append(item)
     for grid in grids.values():
-        given = grid[0].get_closest_marker("thorough")
-        in_ci = covering(grid, given.kwargs.get("strength", 2) if given else 2)
+        given = grid[0].get_closest_marker("grid")
+        in_ci = covering(grid, given.kwargs["strength"] if given else 2)
         quick = [item for item in grid if not item.get_closest_marker("thorough")]
         values = covering(quick, 1) if quick else set()
         for item in grid:

@@ -74,6 +74,7 @@ def test_strides(chain, columns, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_two_runs(chain, columns, device):
     x = randn(199, columns, device=device)

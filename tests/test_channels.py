@@ -76,7 +76,8 @@ def test_a_norm_with_a_number_for_each_channel(name, device):
     check(AFFINE, x, dim=DIMS, **operands_of(AFFINE.slots, shape, device))
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float16), torch.float64])
 @pytest.mark.parametrize("name", ["odd", "whole packs", *thorough("parts of packs", "long")])
 def test_other_dtypes(name, dtype, device):
@@ -248,7 +249,8 @@ COMPILED = [
 ]
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "dtype", "shape"),
     [

@@ -214,6 +214,7 @@ def check_masks(call, backend, device):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("name", RECOMPUTED)
 def test_what_is_computed_again_has_the_mask(name, budget, device):

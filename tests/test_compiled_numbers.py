@@ -86,6 +86,7 @@ def results(function, parameters, shapes):
     return [*(y.detach() for y in outputs.values()), *gradients]
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dynamic", [True, *thorough(None)], ids=str)
 @pytest.mark.parametrize("name", [*SOME, *thorough(*OTHERS)])
 def test_numbers_that_change(name, dynamic):

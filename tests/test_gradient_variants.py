@@ -84,7 +84,8 @@ def check_compiles(backward):
         assert registers * variant.tile.threads_per_block <= 65536, log
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "operator", "storage", "size", "dtype", "aligned"),
     covering(2, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
@@ -112,7 +113,8 @@ def test_every_functor_compiles(number):
     check_compiles(backward_of(op, tensor(2, 3, columns, dtype=dtype), operands, arch, storage))
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "flagship", "columns", "dtype"),
     only_on_sm_90(
@@ -131,7 +133,8 @@ def test_the_flagships_compile(arch, flagship, columns, dtype):
     check_compiles(backward_of(op, *flagship_inputs(op, 300, columns, dtype), arch))
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "dtype", "rows"), covering(2, ARCHS, [torch.float16, torch.float64], [8, 5000])
 )
@@ -240,7 +243,8 @@ def test_a_block_that_is_alone_visits_no_rows_that_share_nothing():
     assert (tile.min_blocks_per_sm, tile.launch.persistent) == (1, False)
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("op", "columns", "dtype", "block"),
     [
@@ -286,7 +290,8 @@ def test_few_rows_leave_no_parts(operator, columns):
     assert backward(3).variant.key == few.variant.key
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(("columns", "fits"), [(32, True), (203, True), (1001, False)])
 @pytest.mark.parametrize("lead", [(2, 4), (4, 1), (200, 64)])
 def test_sums_over_all_rows_beside_sums_over_some(lead, columns, fits):

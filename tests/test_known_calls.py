@@ -85,6 +85,7 @@ def step(function, x, operands, options, upstream):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("backend", ["aot_eager", *thorough("inductor")])
 @pytest.mark.parametrize("case", CASES)
 def test_known_calls_give_the_bits_of_eager_ones(case, backend, monkeypatch):

@@ -384,7 +384,8 @@ def test_schedules_of_rows_that_are_reduced():
 SIZES = {"one": 1, "odd": 333, "exact": 8192, "long": 200001, "even": 65536}
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "size", "dtype", "aligned"),
     only_on_sm_90(covering(2, ARCHS, SIZES, DTYPES, [True, False])),

@@ -237,7 +237,8 @@ def test_it_is_traced_exported_and_kept():
     assert y[1].eq(0).all()
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "kind", "columns"), covering(2, ARCHS, CHAINS, [333, 1024, 8192, 65536])
 )

@@ -332,7 +332,8 @@ LENGTHS, NEW = [1023, 12289, 30522, 50257], ["sm_90", "sm_100"]
 PLAIN = ("softmax, a float", "RMSNorm, Scale")
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("name", "columns", "arch", "dtype"),
     [

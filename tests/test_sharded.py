@@ -28,7 +28,8 @@ from fusedops.distributed.columns import sharded_columns
 from fusedops.torch_ops.calls import OpCall
 
 pytestmark = [
-    pytest.mark.thorough(strength=1),
+    pytest.mark.thorough,
+    pytest.mark.grid(strength=1),
     pytest.mark.skipif(
         not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
     ),

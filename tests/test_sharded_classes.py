@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import fusedops as fo
 
 pytestmark = [
-    pytest.mark.thorough(strength=1),
+    pytest.mark.thorough,
+    pytest.mark.grid(strength=1),
     pytest.mark.skipif(
         not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
     ),

@@ -13,7 +13,8 @@ import fusedops as fo
 from fusedops.declare.operator import RowParts, WholeRow
 
 pytestmark = [
-    pytest.mark.thorough(strength=1),
+    pytest.mark.thorough,
+    pytest.mark.grid(strength=1),
     pytest.mark.skipif(
         not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
     ),

@@ -101,7 +101,8 @@ def parameters(op, columns):
     return {operand.name: tensor(columns) for operand in op.operands}
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "operator", "storage", "size", "dtype", "aligned"),
     covering(3, ARCHS, OPERATORS, STORAGES, ["odd", "exact", "long"], DTYPES, [True, False]),
@@ -114,7 +115,8 @@ def test_every_operator_compiles(arch, operator, storage, size, dtype, aligned):
     check_compiles(info)
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("columns", [16384, 32768, 131072, 262144])
 @pytest.mark.parametrize("op", ["softmax", "layer_norm"])
 def test_long_rows_have_the_room_that_was_asked_for(op, columns):
@@ -127,7 +129,8 @@ def test_long_rows_have_the_room_that_was_asked_for(op, columns):
     assert 2 * registers * info.tile.threads_per_block <= 65536, log
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_100", "sm_120")])
 @pytest.mark.parametrize(
     ("op", "columns"),
@@ -221,7 +224,8 @@ PLACES = {
 }
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "place", "storage", "dtype", "size"),
     [

@@ -279,7 +279,8 @@ def operands_of(chain, rows, columns, dtype):
     return {name: known[name] for name in declare(chain).slots}
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("columns", [33, *thorough(1, 257, 1023, 1024, 4097)])
 @pytest.mark.parametrize("name", FUNCTORS)
 def test_functors(name, columns):
@@ -289,7 +290,8 @@ def test_functors(name, columns):
     verify_call(chain, x, operands_of(chain, 9, columns, dtype), orders=ORDERS[1:])
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("columns", [1, 33, 1024, *thorough(257, 1023, 4097)])
 def test_dropout_draws_what_the_cpu_draws(columns):
     """The same numbers to the bit, before the reduction and after it, and in the gradient."""
@@ -368,7 +370,8 @@ def test_layouts(kind):
     verify_call(chain, x, parameters(chain, columns, dtype))
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
 @pytest.mark.parametrize("op", CHAINS)
 def test_other_architectures(op, arch):
@@ -397,7 +400,8 @@ def test_the_kernels_are_those_of_a_gpu():
     assert not machine().machine_take_failure()
 
 
-@pytest.mark.thorough(strength=1)
+@pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("per", ["row", 128, 16])
 @pytest.mark.parametrize(
     ("columns", "storage"), [(40, None), (1030, None), (5000, "shared"), (9001, "streaming")]
