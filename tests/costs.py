@@ -36,7 +36,26 @@ DEFAULT_RUN_SECONDS = (
     360  # More than this and the default run is no longer what a person waits for.
 )
 
+#: Files with tests of ten seconds and more. These begin first: else a worker has one left at the
+#: end, for which the others wait.
+LONGEST = {
+    "test_cutlass.py",
+    "test_dispatch_spills.py",
+    "test_building.py",
+    "test_examples.py",
+    "test_cmake.py",
+    "test_sanitized.py",
+    "test_sharded.py",
+    "test_sharded_columns.py",
+    "test_compiled_numbers.py",
+}
+
 _started: Counter[str] = Counter()  # processes by kind
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_addoption(parser):

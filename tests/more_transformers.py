@@ -88,7 +88,7 @@ MORE = {**ENCODERS, **DECODERS, **IN_TWO_PARTS, **OF_IMAGES}
 #: the last line are written once more, and differ in nothing that a graph shows.
 ALIKE = {"roberta", "electra", "mixtral", "qwen2", "gemma", "phi3", "olmo2", "granite", "cohere"}
 ALIKE |= {"starcoder2", "smollm3", "gptj", "deit", "dinov2"}
-ALIKE |= {"distilbert", "albert", "mistral", "stablelm", "beit", "phi"}
+ALIKE |= {"distilbert", "albert", "mistral", "stablelm", "beit", "phi", "mpnet", "opt"}
 
 
 def but_alike(names):

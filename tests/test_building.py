@@ -16,7 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
-from cases import thorough
+from cases import exhaustive, thorough
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -296,7 +296,7 @@ def test_a_call_whose_reduced_dimensions_are_apart_is_built_for(name, monkeypatc
 
 
 @pytest.mark.usefixtures("nothing_loaded")
-@pytest.mark.parametrize("name", [*USUAL, *thorough(*UNUSUAL)])
+@pytest.mark.parametrize("name", [*USUAL, *thorough(*UNUSUAL[::2]), *exhaustive(*UNUSUAL[1::2])])
 def test_what_is_built_for_a_recording_is_what_runs(name, tmp_path, monkeypatch):
     """Forward, backward and evaluation: each variant that a call asks for is among them."""
     op, x, arguments = CALLS[name]()
