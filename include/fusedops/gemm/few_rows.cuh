@@ -36,7 +36,7 @@ struct FewRows {
   static constexpr int kPitch = 64 + 4, kBytesSums = kCols / 64 * kRows * kPitch * 4;
   /// The rows of x of which a block runs the STORE. A thread has a pack of every kApart-th one.
   static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
-  static constexpr int kOwn = kRows / kSplit, kPacks = (kOwn + kApart - 1) / kApart;
+  static constexpr int kMine = kRows / kSplit, kPacks = (kMine + kApart - 1) / kApart;
 
   struct Ring {
     static constexpr int kBytesX = kRows * kStageK * 2, kBytesW = kCols * kStageK * 2;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
   const auto added = bias_of(epilogue);
   constexpr bool kAdds = decltype(added)::kAny;
   const int thread = threadIdx.x, nth = thread / Tiling::kLanes, lane = thread % Tiling::kLanes;
-  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * Tiling::kOwn;
+  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * Tiling::kMine;
   const int col = part.col + lane * kPack;
   const bool works = thread < Tiling::kWorkers && col < n;
   uint4 bias = {};  // read ahead, as other operands are
@@ -209,7 +209,7 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
   FUSEDOPS_UNROLL
   for (int p = 0; p < Tiling::kPacks; ++p) {
     const int below = p * Tiling::kApart + nth, row = part.row + own + below;
-    has[p] = works && below < Tiling::kOwn && row < static_cast<int>(rows.count);
+    has[p] = works && below < Tiling::kMine && row < static_cast<int>(rows.count);
     packs[p].rows[0] = rows.index(has[p] ? row : 0);
     packs[p].col = has[p] ? col : 0;
     if (has[p]) epilogue.issue(packs[p]);

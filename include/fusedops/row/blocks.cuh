@@ -109,7 +109,7 @@ __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t number) {
 
 /// The largest numbers of kCount blocks, of each of which kLanes neighbouring lanes have a number. At
 /// each step a lane hands the numbers of half of its blocks to another one, which hands it those of
-/// the other half. So the blocks are shared out: a lane ends with kOwn of them, and what follows from
+/// the other half. So the blocks are shared out: a lane ends with kMine of them, and what follows from
 /// their largest numbers is computed once. All lanes of the warp call these members.
 template <int kLanes, int kCount>
 struct SharedBlocks {
@@ -117,9 +117,9 @@ struct SharedBlocks {
   static constexpr bool kHalves = kLanes > 1 && kCount > 1;
   static constexpr int kHalf = (kCount + 1) / 2;
   using Half = SharedBlocks<kHalves ? kStep : 1, kHalves ? kHalf : 1>;
-  static constexpr int kOwn = kHalves ? Half::kOwn : kCount;
+  static constexpr int kMine = kHalves ? Half::kMine : kCount;
 
-  __device__ __forceinline__ static void find(uint32_t (&own)[kOwn],
+  __device__ __forceinline__ static void find(uint32_t (&own)[kMine],
                                               const uint32_t (&numbers)[kCount]) {
     if constexpr (kHalves) {
       const bool upper = threadIdx.x & kStep;
@@ -152,7 +152,7 @@ struct SharedBlocks {
   }
   /// What the lane that has block k has found of it, in each lane; T consists of words of 32 bits.
   template <class T>
-  __device__ __forceinline__ static T of(const T (&own)[kOwn], int k) {
+  __device__ __forceinline__ static T of(const T (&own)[kMine], int k) {
     constexpr int kWords = sizeof(T) / 4;
     const auto words = bit_cast<Pack<uint32_t, kWords>>(own[place(k)]);
     Pack<uint32_t, kWords> found;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
   constexpr int kBlocks = (Tile::kPacks + kEach - 1) / kEach;
   using Shared = detail::SharedBlocks<kTogether, kBlocks>;
   if (mine) detail::make_tile(tile, store, row, col, finish);
-  uint32_t numbers[kBlocks], largest[Shared::kOwn];
+  uint32_t numbers[kBlocks], largest[Shared::kMine];
   FUSEDOPS_UNROLL
   for (int k = 0; k < Tile::kPacks; ++k) {
     const uint32_t own = store.chain.measure(tile.at[k]);
@@ -241,9 +241,9 @@ __device__ __forceinline__ void store_blocks(Tile& tile, const StoreT& store, co
   }
   Shared::find(largest, numbers);
   using Found = decltype(store.chain.of_block(row, largest[0]));
-  Found own[Shared::kOwn], found[kBlocks];
+  Found own[Shared::kMine], found[kBlocks];
   FUSEDOPS_UNROLL
-  for (int i = 0; i < Shared::kOwn; ++i) {
+  for (int i = 0; i < Shared::kMine; ++i) {
     own[i] = store.chain.of_block(row, largest[i]);
     const int block = Shared::block(i);
     const uint32_t first = static_cast<uint32_t>(col) + block * (kEach * Tile::kStride);
