@@ -95,23 +95,24 @@ def _shape(
         for _ in range(sets(size))
     ]
     torch._dynamo.reset()
-    made = ways()
-    copied = ceiling.of_bytes(size // 2), ceiling.of_bytes(size)
-    for direction, best in zip(("forward", "backward"), copied, strict=True):
-        if direction not in passes:
+    each = ways()
+    measures = [("forward", each, _forward, size), ("backward", each, _backward, 2 * size)]
+    if passes == PASSES:
+        measures.append(("step", ways("mean"), _step, 3 * size))
+    for direction, made, time, moved in measures:
+        if direction in PASSES and direction not in passes:
             continue
+        best = ceiling.of_bytes(moved // 2)
         ours, even = 0.0, columns % (16 // dtype.itemsize) == 0
         for by, loss in made.items():
             case = f"cross entropy {direction} {name} ({rows}, {columns})"
-            moved = size if direction == "forward" else 2 * size
             why = attempt(lambda loss=loss: _is_off(loss, given))
-            time = _forward if direction == "forward" else _backward
             seconds, failed = attempt(lambda time=time, loss=loss: time(loss, given))
             if any(why) or failed:
                 yield Result("losses", case, by, note="; ".join(filter(None, (*why, failed))))
                 continue
             ours = ours or seconds
-            aim = TARGETS[direction] if by == "fusedops" and even else None
+            aim = TARGETS.get(direction) if by == "fusedops" and even else None
             yield Result(
                 "losses",
                 case,
@@ -123,24 +124,6 @@ def _shape(
                 target="" if aim is None else f">= {aim:.0f} %",
                 met=None if aim is None else 100 * best / seconds >= aim,
             )
-    if passes == PASSES:
-        yield from _steps(f"({rows}, {columns})", name, size, given)
-
-
-def _steps(shape: str, dtype: str, size: int, given: Given) -> Iterator[Result]:
-    """Forward and backward of a mean, queued: some wait for the device, and cannot be captured."""
-    ours = 0.0
-    best = ceiling.of_bytes(3 * size // 2)
-    for by, loss in ways("mean").items():
-        why = attempt(lambda loss=loss: _is_off(loss, given))
-        seconds, failed = attempt(lambda loss=loss: _step(loss, given))
-        case = f"cross entropy step {dtype} {shape}"
-        if any(why) or failed:
-            yield Result("losses", case, by, note="; ".join(filter(None, (*why, failed))))
-            continue
-        ours = ours or seconds
-        beside = 0.0 if by == "fusedops" else ours
-        yield Result("losses", case, by, seconds, 3 * size, best, beside=beside)
 
 
 def _is_off(loss: Loss, given: Given) -> str:
@@ -171,6 +154,8 @@ def _backward(loss: Loss, given: Given) -> float:
 
 
 def _step(loss: Loss, given: Given) -> float:
+    """Queued and not captured: some wait for the device."""
+
     def once(x: Tensor, target: Tensor) -> None:
         with torch.enable_grad():
             torch.autograd.grad(loss(x, target), x)

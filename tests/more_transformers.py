@@ -85,10 +85,11 @@ OF_IMAGES = {
 MORE = {**ENCODERS, **DECODERS, **IN_TWO_PARTS, **OF_IMAGES}
 
 #: Models whose norms and attention are, in transformers too, the code of another one here; those of
-#: the last line are written once more, and differ in nothing that a graph shows.
+#: the last two lines are written once more, and differ in nothing that a graph shows.
 ALIKE = {"roberta", "electra", "mixtral", "qwen2", "gemma", "phi3", "olmo2", "granite", "cohere"}
 ALIKE |= {"starcoder2", "smollm3", "gptj", "deit", "dinov2"}
 ALIKE |= {"distilbert", "albert", "mistral", "stablelm", "beit", "phi", "mpnet", "opt"}
+ALIKE |= {"gpt2", "vit", "qwen3"}
 
 
 def but_alike(names):

@@ -414,9 +414,8 @@ def test_an_evaluation_is_enough_to_build_for_training():
 @pytest.mark.parametrize(
     "arch",
     [
-        pytest.param(arch, marks=[] if arch in GENERATIONS else pytest.mark.exhaustive)
-        for arch in ARCHS
-        if arch.startswith("sm_")
+        *GENERATIONS,
+        *exhaustive(*(a for a in ARCHS if a.startswith("sm_") and a not in GENERATIONS)),
     ],
 )
 def test_a_gpu_is_built_for_from_here(arch):

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from cases import named, randn, thorough
+from cases import exhaustive, named, randn, thorough
 from more_transformers import MORE, OF_IMAGES
 from products import gelu
 from transformers_models import MODELS, inputs_of, make
@@ -163,11 +163,7 @@ KINDS = ["llama", "swin"]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name",
-    [
-        name if name in KINDS else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in [*MODELS, *MORE]
-    ],
+    "name", [*KINDS, *exhaustive(*(name for name in {**MODELS, **MORE} if name not in KINDS))]
 )
 def test_models(name):
     """Of one layer each, since a second one is traced like the first."""

@@ -125,17 +125,7 @@ def as_stock(name, compiled):
     return found
 
 
-#: Their norms and attention are those of others in the list.
-LIKE_OTHERS = ("gpt2", "vit", "qwen3")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.exhaustive if name in LIKE_OTHERS else [])
-        for name in TRANSFORMERS
-    ],
-)
+@pytest.mark.parametrize("name", but_alike(TRANSFORMERS))
 def test_transformers(name):
     assert TRANSFORMERS.keys() == MODELS.keys()
     assert_counts(as_stock(name, compiled), TRANSFORMERS[name])

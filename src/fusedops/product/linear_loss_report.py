@@ -114,9 +114,9 @@ def _in_sweeps(
         columns = columns_of_block(features, classes)
         again = (
             f"{counted(math.ceil(classes / columns), 'block')} of {columns} classes: the product "
-            f"again, {flops} flops in all, {rows * columns * size} bytes, its gradient, by one "
-            "kernel with it or one after it, and a product for w; a sum of w's gradient would take "
-            f"{sums} bytes in the forward pass"
+            f"again, {flops} flops in all, {rows * columns * size} bytes, a kernel for its "
+            f"gradient, and a product for w; a sum of w's gradient would take {sums} bytes in the "
+            "forward pass"
         )
         backward = f"{again}; {backward}" if sweeps.early else again
     else:
