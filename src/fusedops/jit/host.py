@@ -158,6 +158,28 @@ def compile_library(
         return Path(scratch, BINARY).read_bytes(), log
 
 
+_ending_at_exit: set[subprocess.Popen[bytes]] = set()  # each leads a session of its own
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a compiler, and in a session of its own all that it has started as well."""
+    if process in _ending_at_exit and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+@atexit.register
+def _end() -> None:
+    """End the compilers that may not outlive this process.
+
+    The lock is kept: a thread that is about to start another compiler waits there for the end.
+    """
+    guard.acquire()
+    for process in list(_ending_at_exit):
+        _kill(process)
+
+
 def _run(
     command: Sequence[str], scratch: Path | None = None, ends_at_exit: bool = False
 ) -> tuple[int, str]:
@@ -174,23 +196,16 @@ def _run(
             stderr=subprocess.STDOUT,
             start_new_session=ends_at_exit,
         )
-
-    def kill() -> None:
-        if ends_at_exit and process.poll() is None:  # all that the compiler has started as well
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-
-    with process:
         if ends_at_exit:
-            atexit.register(kill)
+            _ending_at_exit.add(process)
+    with process:
         try:
             said, _ = process.communicate()
         except BaseException:
-            kill()
+            _kill(process)
             raise
         finally:
-            atexit.unregister(kill)
+            _ending_at_exit.discard(process)
     return process.returncode, said.decode(errors="replace")
 
 
