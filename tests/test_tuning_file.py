@@ -246,7 +246,7 @@ def products_of_few_rows():
 
 def products():
     """Features of products with and without all that the rows ask for."""
-    numbers = 16384, 1024, 1024, 1, 387, 100
+    numbers = 16384, 1024, 1024, 1, False, 387, 100
     plain = ProductFeatures(*numbers, False, False, 0, 0, False, "float16", "Map()")
     yield plain
     yield plain._replace(reads=1, writes=1, draws=True)
@@ -264,6 +264,8 @@ def products():
     yield many
     for change in ({"masked": True}, {"reads": 1}):
         yield many._replace(**change)
+    for depth in (4096, 4104):
+        yield plain._replace(batches=8, grouped=True, depth=depth)
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
@@ -274,7 +276,8 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
     assert chosen[5:9] == ["FewRows", "Together", "InTurns", two]
     assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
-    assert chosen[13:] == ["Together", "InTurns", "InTurns"]
+    assert chosen[13:16] == ["Together", "InTurns", "InTurns"]
+    assert chosen[16:] == ["Together", two]
     known = {"reads": 1, "writes": 2, "draws": True}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",

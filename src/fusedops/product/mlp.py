@@ -18,7 +18,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.product.autograd import between_products, linear_recomputed, why_kept
-from fusedops.product.choice import as_multiplied
+from fusedops.product.choice import Choice, as_multiplied
 from fusedops.product.declaration import TAKEN, ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import (
@@ -41,7 +41,9 @@ from fusedops.torch_ops.tracing import draw_for
 
 __all__ = ["MLP"]
 
-_APART = "its input is made again in the backward pass, so autograd sees the product by itself"
+_APART = Choice(
+    None, "its input is made again in the backward pass, so autograd sees the product by itself"
+)
 
 
 class MLP(ProductOp):

@@ -31,15 +31,7 @@ from fusedops.map import Map
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
 from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurrences
-from fusedops.product.choice import (
-    HALVES_ALONE,
-    Choice,
-    ProductCall,
-    able,
-    chosen_for,
-    features_of_call,
-    product_call,
-)
+from fusedops.product.choice import HALVES_ALONE, Choice, able, chosen_for, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
 from fusedops.product.product_kernel import build_or_warn, factors_of, is_near
@@ -80,15 +72,14 @@ def chosen(
 
     The arguments are those of `features_of`; the target is by default dy's device.
     """
-    call = _call_of(epilogue, dy, w, arguments)
-    if isinstance(call, Choice):
-        return call
-    choice = chosen_for(call, target or Target.of(dy.device))
-    if choice.tiling is None:
-        return choice
-    if not choice.tiling.several:
+    target = target or Target.of(dy.device)
+    features = features_of(epilogue, dy, w, arguments, target)
+    if isinstance(features, Choice):
+        return features
+    choice = chosen_for(features, target)
+    if choice.tiling is not None and not choice.tiling.several:
         return Choice(None, "one kernel for few rows has no gradient")
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
+    return choice
 
 
 def features_of(
@@ -103,13 +94,6 @@ def features_of(
         arguments: The operands and options of the epilogue.
         target: What runs it.
     """
-    call = _call_of(epilogue, dy, w, arguments)
-    return call if isinstance(call, Choice) else features_of_call(call, target)
-
-
-def _call_of(
-    epilogue: Map, dy: Tensor, w: Tensor, arguments: Mapping[str, Any]
-) -> ProductCall | Choice:
     if not may_fuse(epilogue):
         return Choice(
             None, "its functors mask, save or tap, which no GEMM epilogue goes back through"
@@ -118,9 +102,12 @@ def _call_of(
         return Choice(None, HALVES_ALONE)
     depth, columns = w.shape
     sizes = math.prod(dy.shape[:-1]), columns, depth, 1
+    found = features_of_sizes(epilogue, sizes, dy.dtype, arguments, target)
+    if isinstance(found, Choice):
+        return found
     # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
-    return product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
+    return found._replace(reads=found.reads + 1, writes=1, store=text)
 
 
 class ProductBackward:
@@ -192,7 +179,7 @@ class ProductGradient:
         wanted: The operands whose gradients are wanted.
         dy: The gradient of y, of shape (..., N).
         w: The weight, of shape (N, H).
-        tiling: The form of the kernel, for an MN-major w.
+        tiling: The form of the kernel, but for w, which is MN-major.
     """
 
     entry = "product_gradient"
@@ -209,10 +196,10 @@ class ProductGradient:
         self.slots = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
         self.rows = math.prod(dy.shape[:-1])
         self.forms: dict[Any, Any] = {}
-        self.tiling = tiling
+        self.tiling = dataclasses.replace(tiling, mn_major=True)
         self.info = f"{tiling.name}, gradient"
         self.dtype = dy.dtype
-        self.factors = factors_of(bound, dy, w, len(op.slots) + 2, tiling)
+        self.factors = factors_of(bound, dy, w, len(op.slots) + 2, self.tiling)
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """What the epilogue reads by name, dz as ("to",), h as ("again",), and the gradients.

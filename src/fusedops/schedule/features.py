@@ -100,6 +100,8 @@ class ProductFeatures(NamedTuple):
     Attributes:
         rows, columns, depth: The product is one of matrices (rows, depth) and (depth, columns).
         batches: The number of such products.
+        grouped: Whether rows are in groups, each of which has a right matrix of its own: then
+            `rows` are those of all groups, and `batches` is the number of groups.
         wave_percent: The waves of one kernel of large tiles, in percent: pairs of tiles for each
             cluster that the device runs at once. Below 100 some clusters have none.
         filled_percent: The elements of a product, in percent of those in pairs of large tiles that
@@ -117,6 +119,7 @@ class ProductFeatures(NamedTuple):
     columns: int
     depth: int
     batches: int
+    grouped: bool
     wave_percent: int
     filled_percent: int
     copies: bool
