@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BackwardFeatures", "Features", "ForwardFeatures", "ProductFeatures"]
+__all__ = [
+    "BackwardFeatures",
+    "Features",
+    "ForwardFeatures",
+    "IndependentFeatures",
+    "LaunchFeatures",
+    "ProductFeatures",
+]
 
 
 class ForwardFeatures(NamedTuple):
@@ -94,6 +101,29 @@ class BackwardFeatures(NamedTuple):
     sharing: int
 
 
+class IndependentFeatures(NamedTuple):
+    """Features of a pass that reduces no rows, whose chunks are independent of one another.
+
+    Attributes:
+        gradient: Whether it is a backward pass.
+        values, threads, chunks, sharing: As in `ForwardFeatures`.
+        in_blocks: Whether neighbouring columns share numbers, which their lanes exchange.
+        sums: Number of operands whose gradients can be sums over rows; 0 without.
+        visits: Whether a block visits one row after another, to add up a gradient.
+        more: Whether a backward pass moves tensors of x's size beside the gradients of y and of x.
+    """
+
+    gradient: bool
+    values: int
+    threads: int
+    chunks: int
+    sharing: int
+    in_blocks: bool = False
+    sums: int = 0
+    visits: bool = False
+    more: bool = False
+
+
 class ProductFeatures(NamedTuple):
     """Features of a matrix product with the functors after it.
 
@@ -131,4 +161,6 @@ class ProductFeatures(NamedTuple):
     store: str
 
 
+#: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.
 Features = ForwardFeatures | BackwardFeatures
+LaunchFeatures = Features | IndependentFeatures
