@@ -291,14 +291,19 @@ class GroupedLinear(SingleProduct):
         dtype, rows = factor_dtype(first), first.shape[0]
         ends = ends_of(arguments.pop(OFFSETS), rows, second.shape[0])
         z = grouped_product(first.to(dtype), as_factor(second, dtype), ends)
-        z, arguments = self.read_by_store(z, arguments)
-        for name in self.by_expert:
-            if isinstance(table := arguments.get(name), Tensor):
-                entries = table.reshape(table.shape[0], *self._entry(table))
-                arguments[name] = rows_of_groups(entries, ends, rows)
+        z, arguments = self.read_by_store(z, self._by_row(arguments, ends, rows))
         if self.alone(first, arguments):
             return z
         return self.run_store(self.epilogue, z, arguments, way)
+
+    def _by_row(self, arguments: dict[str, Any], ends: Tensor, rows: int) -> dict[str, Any]:
+        """The arguments with an entry for each row in place of one for each group."""
+        found = {**arguments}
+        for name in self.by_expert:
+            if isinstance(table := arguments.get(name), Tensor):
+                entries = table.reshape(table.shape[0], *self._entry(table))
+                found[name] = rows_of_groups(entries, ends, rows)
+        return found
 
     def read_by_store(self, z: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """What the STORE gets of a product as its x, and its operands."""
@@ -332,10 +337,8 @@ class GroupedLinear(SingleProduct):
         arguments = {**arguments}
         self._check_groups(first, second, arguments)
         ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
-        for name in self.by_expert:
-            if isinstance(table := arguments.get(name), Tensor):
-                entries = table.detach().reshape(table.shape[0], *self._entry(table))
-                arguments[name] = rows_of_groups(entries, ends, first.shape[0])
+        with torch.no_grad():
+            arguments = self._by_row(arguments, ends, first.shape[0])
         if self.halves is not None:
             z = grouped_product(first.detach(), second.detach(), ends)
             arguments[self.halves] = self.read_by_store(z, {})[1][self.halves]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,6 @@ from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.product import write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
-from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Part, View, contiguous, part_of
 from fusedops.map import Map
 from fusedops.plan.planned import Call, Results, Tensors
@@ -34,15 +33,13 @@ from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurren
 from fusedops.product.choice import HALVES_ALONE, Choice, able, chosen_for, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import build_or_warn, factors_of, is_near
+from fusedops.product.product_kernel import Product, build_or_warn, factors_of, is_near
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
 
 if TYPE_CHECKING:
-    from fusedops.bind.geometry import Geometry
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.plan.placing import Outline
-    from fusedops.plan.reading import Reading
 
 __all__ = [
     "ProductBackward",
@@ -50,7 +47,6 @@ __all__ = [
     "chosen",
     "explained",
     "features_of",
-    "gradient_variants",
     "may_fuse",
 ]
 
@@ -169,7 +165,7 @@ class ProductBackward:
         return made
 
 
-class ProductGradient:
+class ProductGradient(Product):
     """The pass of the gradients of z and of operands as one kernel.
 
     It allocates dz, h, the gradients of operands, and then workspaces.
@@ -184,8 +180,6 @@ class ProductGradient:
 
     entry = "product_gradient"
     product = "Linear"
-    gradient = from_result = False
-    in_order = True
 
     def __init__(
         self, bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
@@ -222,12 +216,6 @@ class ProductGradient:
         for number, (key, (dtype, sizes)) in enumerate(made.items()):
             parts[key] = Part(sizes, contiguous(sizes), dtype, (_runtime.OUTPUT, number), 16)
         return parts, ()
-
-    def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
-    ) -> tuple[ProductTiling, str]:
-        """The tiling, which has been chosen."""
-        return self.tiling, self.tiling.storage
 
     def settled(self, call: Call) -> Call | None:
         """The call, if a tile can address its tensors and add up the gradients of operands."""
@@ -271,31 +259,11 @@ class ProductGradient:
             members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
         return members + write_factors(write, *self.factors, self.tiling)
 
-    def types(self, call: Call) -> None:
-        """Tensor maps are made of the sizes."""
-
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
         """Rows, grain, grid, block and shared memory of the kernel."""
         tiling, columns = self.tiling, call.geometry.columns
         grid = tiling.grid(self.rows, columns, call.target.multiprocessors)
         return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
-
-
-def gradient_variants(
-    bound: Bound,
-    wanted: frozenset[str],
-    dy: Tensor,
-    w: Tensor,
-    arguments: Mapping[str, Any],
-    target: Target,
-) -> Iterator[Variant]:
-    """The kernels of a call on a target, if one kernel runs it there."""
-    tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
-    if tiling is None:
-        return
-    planned = plan(ProductGradient(bound, wanted, dy, w, tiling), target)
-    if planned is not None:
-        yield from planned.variants
 
 
 def explained(
