@@ -19,7 +19,7 @@ from fusedops.generate.views import STORAGE, OtherHalf, Part, part_of
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.product.choice import MOST_ROWS, Choice, able, decided, features_of_sizes
 from fusedops.product.factors import HALVES, factor_dtype, matrix_of
-from fusedops.product.product_kernel import Product, is_near
+from fusedops.product.product_kernel import ProductPass, is_near
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
 
@@ -119,7 +119,7 @@ def bind_groups(
     return None if bound.dropout_slots or bound.tables else bound
 
 
-class GroupedProduct(Product):
+class GroupedProduct(ProductPass):
     """The pass of a product of groups of rows and its STORE as one kernel.
 
     Args:
@@ -149,10 +149,8 @@ class GroupedProduct(Product):
         self.groups, self.rows, self.columns = *w.shape[:1], x.shape[0], bound.columns
         if w.stride(-1) != 1 and w.stride(-2) == 1:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
-        self.bound, self.op, self.slots = bound, bound.op, slots
-        self.forms: dict[Any, Any] = {}
-        self.tiling, self.info, self.dtype = tiling, tiling.name, x.dtype
-        self.half, self.offsets = half, offsets
+        super().__init__(bound, x.dtype, tiling)
+        self.slots, self.half, self.offsets = slots, half, offsets
         self.factors = _factors_of(bound, x, w, offsets, slots["w"], tiling)
         self.entry = "interleaved_product" if interleaved else "halved_product"
         if half is None:

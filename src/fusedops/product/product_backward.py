@@ -33,7 +33,7 @@ from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurren
 from fusedops.product.choice import HALVES_ALONE, Choice, able, chosen_for, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import Product, build_or_warn, factors_of, is_near
+from fusedops.product.product_kernel import ProductPass, build_or_warn, factors_of, is_near
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
 
@@ -165,7 +165,7 @@ class ProductBackward:
         return made
 
 
-class ProductGradient(Product):
+class ProductGradient(ProductPass):
     """The pass of the gradients of z and of operands as one kernel.
 
     It allocates dz, h, the gradients of operands, and then workspaces.
@@ -184,16 +184,12 @@ class ProductGradient(Product):
     def __init__(
         self, bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
     ) -> None:
-        self.bound = bound
-        self.op = op = bound.op
-        self.uses = occurrences(op, wanted)
-        self.slots = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
+        super().__init__(bound, dy.dtype, dataclasses.replace(tiling, mn_major=True))
+        self.uses = occurrences(bound.op, wanted)
+        self.slots = {"x": 1, **{name: slot + 1 for name, slot in bound.op.slots.items()}}
         self.rows = math.prod(dy.shape[:-1])
-        self.forms: dict[Any, Any] = {}
-        self.tiling = dataclasses.replace(tiling, mn_major=True)
         self.info = f"{tiling.name}, gradient"
-        self.dtype = dy.dtype
-        self.factors = factors_of(bound, dy, w, len(op.slots) + 2, self.tiling)
+        self.factors = factors_of(bound, dy, w, len(bound.op.slots) + 2, self.tiling)
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """What the epilogue reads by name, dz as ("to",), h as ("again",), and the gradients.

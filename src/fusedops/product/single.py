@@ -168,6 +168,8 @@ class SingleProduct(ProductOp):
         w = self.turned(second)
         keeps = reads_product(self.epilogue, first, w, arguments)
         op = self.that_keeps() if keeps else self
+        if env.record_file() is not None:
+            record(op.epilogue, first, w, arguments)
         if not op.fuses(first, w, arguments):
             return None
         if first.dtype is not dtype or w.dtype is not dtype:
@@ -182,12 +184,7 @@ class SingleProduct(ProductOp):
         return self._plan(first, w, arguments)
 
     def fuses(self, first: Tensor, w: Tensor, arguments: dict[str, Any]) -> bool:
-        """Whether one kernel is faster for a call, which is recorded if calls are.
-
-        w is the second factor, `turned`.
-        """
-        if env.record_file() is not None:
-            record(self.epilogue, first, w, arguments)
+        """Whether one kernel is faster for a call; w is the second factor, `turned`."""
         if not self.available or not first.is_cuda or self.epilogue.lacking(arguments):
             return False
         return chosen(self.epilogue, first, w, arguments).tiling is not None
@@ -284,7 +281,10 @@ class SingleProduct(ProductOp):
         """Whether one kernel is faster for product and STORE where the product is kept, too."""
         if not self._able or factor_dtype(first) not in HALVES or of_eight_bits(first):
             return False
-        return self.that_keeps().fuses(first, self.turned(second), arguments)
+        keeping, w = self.that_keeps(), self.turned(second)
+        if env.record_file() is not None:
+            record(keeping.epilogue, first, w, arguments)
+        return keeping.fuses(first, w, arguments)
 
     def run_keeping(
         self,
