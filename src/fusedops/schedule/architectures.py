@@ -91,7 +91,7 @@ class ProductTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
+        """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * self.stage_columns * 2
         if not self.in_turns:
             stage += self.cols * 2  # a bias
@@ -139,7 +139,7 @@ class FewRowsTiling(ProductTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory, `FewRows::Ring::kShared` in few_rows.cuh."""
+        """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         return 1024 + self.stages * ((self.rows + self.cols) * self.stage_columns * 2 + 16)
 
     @property
