@@ -79,6 +79,7 @@ EVERYWHERE = itertools.product(
 )
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "columns", "rotate"),
     [("sm_90", 128, HALVES), *(pytest.param(*one, marks=THOROUGH) for one in EVERYWHERE)],
