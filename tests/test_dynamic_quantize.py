@@ -98,6 +98,7 @@ def test_by_definition(device, columns, per, scale):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("scale", SCALES)
@@ -132,6 +133,7 @@ def given_to(name, x):
     return {key: every[key] for key in OPS[name]([]).slots}
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize(
     ("columns", "per"),

@@ -72,6 +72,7 @@ def planned(name, counts="ragged", k=200, n=528, major="rows", dtype=BFLOAT16, *
     return op.planned(x, w, {"offsets": torch.tensor(COUNTS[counts]), **own, **more}, HOPPER)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("name", "major", "dtype"),
     [
