@@ -47,7 +47,8 @@ def rows_abreast(tile: Schedule, call: Call, shared: Sequence[Sharing] | None = 
         return 1
     if shared is not None:
         in_turn = all(one.kind == "column" and one.of_all for one in shared)
-        if not in_turn or bound.load or not op.reduces:
+        # A sum in memory begins with a slice's first row alone.
+        if not in_turn or bound.load or not op.reduces or tile.launch.sum_storage == "memory":
             return 1
     step = max(view.placed.row_strides[-1] for view in call.views.values() if not view.shared)
     count = MOST
