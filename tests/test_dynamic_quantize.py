@@ -458,6 +458,13 @@ REFUSED = {
         ValueError,
         "must be contiguous",
     ),
+    "an address": (
+        lambda: fo.Map(store=[fo.DynamicQuantize(E2M1, per=16)])(
+            torch.ones(2, 32), out=(torch.empty(33, dtype=E2M1)[1:].view(2, 16), None)
+        ),
+        ValueError,
+        "multiple of 4 bytes",
+    ),
     "before a product": (
         lambda: fo.MLP(hidden=[fo.DynamicQuantize(E4M3)]),
         ValueError,
