@@ -37,6 +37,8 @@ def rows_abreast(tile: Schedule, call: Call, shared: Sequence[Sharing] | None = 
     whole = tile.exact and tile.one_tile and tile.chunks == 1 and tile.threads <= 32
     if not whole or op.pair is None or op.causal or op.positions or op.block is not None:
         return 1
+    if call.reading.any_rows:
+        return 1
     if bound.dropout_slots or bound.tables or op.saves or op.taps or not op.has_result:
         return 1
     apart = op.pair.distance_in(call.geometry.columns)
