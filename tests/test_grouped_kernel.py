@@ -12,6 +12,7 @@ from products import HALF, HOPPER, forced, needs_hopper, on_hopper, recording, t
 
 import fusedops as fo
 from fusedops.jit import nvrtc
+from fusedops.product.grouped_kernel import chosen_for_groups
 from fusedops.testing import last_schedule
 
 BFLOAT16 = torch.bfloat16
@@ -129,6 +130,11 @@ class TestChoice:
             told = str(op.explain(torch.ones(3, k, dtype=HALF), torch.ones(2, 256, k, dtype=HALF),
                                   offsets=offsets))  # fmt: skip
             assert ("one kernel for product and STORE" in told) == one
+
+    def test_columns_are_numbers_of_32_bits(self):
+        x, w = (torch.empty(*size, 8, dtype=HALF, device="meta") for size in ((2,), (2, 2**31)))
+        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, 1, HOPPER)
+        assert choice.tiling is None
 
     def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):
         """As those of a Map: no list of kernels has those of groups."""

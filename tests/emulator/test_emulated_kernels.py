@@ -201,41 +201,6 @@ def test_rows_that_are_brought_ahead(case):
         assert same_bits(gradients["x"], first), "only sums over rows may have other bits"
 
 
-@pytest.mark.parametrize(
-    ("interleaved", "columns", "dtype"),
-    [
-        (False, 64, torch.bfloat16),
-        pytest.param(True, 32, torch.float32, marks=pytest.mark.thorough),
-        pytest.param(True, 8, torch.float16, marks=pytest.mark.thorough),
-    ],
-)
-def test_rows_abreast(interleaved, columns, dtype):
-    """Heads that share a rotation have the bits that they have one by one, also in place."""
-    rotate = fo.Rotate("cos", "sin", interleaved)
-    angle = 9 * randn(23, 1, columns // 2)
-    operands = {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}
-    packed, upstream = (randn(2, 23, heads, columns, dtype=dtype) for heads in (10, 8))
-    rows = {"rows_per_block": 16, "persistent": True, "persistent_threads_per_sm": 128}
-    for op in (fo.Map(load=[rotate]), fo.RMSNorm(store=[fo.Affine("g", None), rotate])):
-        more = {"g": randn(columns, dtype=dtype, seed=1)} if op.reduces else {}
-        found = []
-        for count, order in ((1, "ascending"), (2, "random")):
-            launch = LaunchConfig(**rows, abreast=count)
-            leaves = [packed[:, :, 1:9].clone().requires_grad_()]
-            leaves += [one.clone().requires_grad_() for one in more.values()]
-            given = dict(zip(more, leaves[1:], strict=True))
-            with emulated("sm_90", order), testing.force_launch(forward=launch, backward=launch):
-                y = op(leaves[0], **operands, **given)
-                found.append((y.detach(), *torch.autograd.grad(y, leaves, upstream)))
-                within = packed.clone()
-                op(within[:, :, 1:9], **operands, **more, out=within[:, :, 1:9])
-            assert same_bits(within[:, :, 1:9], y.detach())
-            assert same_bits(within[:, :, ::9], packed[:, :, ::9])
-        assert all(map(same_bits, found[0][:2], found[1][:2]))
-        for one, other in zip(found[0][2:], found[1][2:], strict=True):  # added up in another order
-            torch.testing.assert_close(one, other)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "op",

@@ -63,7 +63,8 @@ def chosen_for_groups(
     (rows, depth), (groups, columns, _) = x.shape, w.shape
     if not type(rows) is type(depth) is type(groups) is type(columns) is int:
         return Choice(None, "the sizes are those of a tracer")
-    if not 2 <= groups <= MOST_GROUPS or rows < 2 or rows * groups >= MOST_ROWS:
+    most = max(rows * groups, columns)
+    if not 2 <= groups <= MOST_GROUPS or rows < 2 or most >= MOST_ROWS:
         return Choice(None, f"one kernel for both takes from 2 to {MOST_GROUPS} groups")
     columns //= beside
     if columns % 8 or depth % 8 or not depth or columns < tiling.cols // beside:
