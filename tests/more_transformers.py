@@ -92,7 +92,7 @@ ALIKE |= {"distilbert", "albert", "mistral", "stablelm", "beit", "phi", "mpnet",
 ALIKE |= {"gpt2", "vit", "qwen3"}
 
 
-def but_alike(names):
-    """Names of models; those that are `ALIKE` are for the exhaustive run."""
+def but_alike(names, others=()):
+    """Names of models; those that are `ALIKE`, and others, are for the exhaustive run."""
     marks = {True: [pytest.mark.exhaustive], False: []}
-    return [pytest.param(name, marks=marks[name in ALIKE]) for name in names]
+    return [pytest.param(name, marks=marks[name in {*ALIKE, *others}]) for name in names]

@@ -31,6 +31,8 @@ def use(cache: Path) -> None:
         compiler = host.find_compiler()
     except CompilerNotFound:
         return
+    if Path(compiler[0]).with_name(HEADER).exists():
+        return  # a run of tests that a test has started
     if len(compiler) > 1 or host.identity(None)["name"] != "gcc":
         return
     include = env.include_dir()

@@ -72,6 +72,7 @@ def test_each_within_its_bounds(word, device):
     check(fo.RMSNorm(load=[functor], store=[functor]), randn(5, 61, device=device) * 3, **operands)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float64, *thorough(torch.float32, torch.bfloat16)])
 @pytest.mark.parametrize("word", ACTIVATIONS)
 def test_each_element_within_a_bound_of_its_own(word, dtype, device):

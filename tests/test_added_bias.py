@@ -52,6 +52,7 @@ def ulps(y, wanted):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("op", [LAYER, HEAVY], ids=["gelu", "saving"])
 def test_within_the_bound_where_sum_and_bias_cancel(op, dtype, device):

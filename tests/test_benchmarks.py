@@ -481,6 +481,7 @@ def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_way_that_fails_side_by_side():
     """Whether it had room beside others or not."""
     jobs = {"missing": turns.Job(models.Timed), "there": turns.Job(Waiting)}

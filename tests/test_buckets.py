@@ -10,7 +10,7 @@ import random
 
 import pytest
 import torch
-from cases import randn
+from cases import exhaustive, randn
 
 import fusedops as fo
 from fusedops.bind.bind import bind
@@ -301,7 +301,7 @@ def test_samples_stand_for_all_lengths(case, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("clusters", [1, 16])
+@pytest.mark.parametrize("clusters", [*exhaustive(1), 16])
 def test_samples_stand_for_long_rows(clusters):
     """Rows in chunks, whose buckets end where every chunk has one full pack more."""
     most = 40000

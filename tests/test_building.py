@@ -494,7 +494,7 @@ def test_the_command_finds_a_functor_of_the_users_own(program, tmp_path, monkeyp
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("where", ["the program itself", "a function"])
+@pytest.mark.parametrize("where", ["the program itself", *exhaustive("a function")])
 def test_no_command_is_named_where_none_can_find_the_functor(tmp_path, where):
     source = SOFTCAP
     if where == "a function":

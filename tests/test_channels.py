@@ -12,7 +12,7 @@ import math
 
 import pytest
 import torch
-from cases import randn, thorough
+from cases import exhaustive, randn, thorough
 from test_gradient_variants import backward_of, check_compiles
 from test_variants import tensor
 
@@ -87,7 +87,9 @@ def test_other_dtypes(name, dtype, device):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["whole packs", *thorough("odd", "parts of packs", "one sample")])
+@pytest.mark.parametrize(
+    "name", ["whole packs", *thorough("odd"), *exhaustive("parts of packs", "one sample")]
+)
 def test_beside_operands_of_every_other_kind(name, device):
     shape = SHAPES[name]
     x = randn(*shape, device=device)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from cases import ADD_NORM, ATTENTION, declare, randn
+from cases import ADD_NORM, ATTENTION, declare, exhaustive, randn
 from test_forward import add_norm_case, attention_case
 
 import fusedops as fo
@@ -244,7 +244,7 @@ def test_an_operand_without_a_derivative(device):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [Undeclared, UndeclaredSoftmax])
+@pytest.mark.parametrize("kind", [Undeclared, *exhaustive(UndeclaredSoftmax)])
 def test_an_operator_that_declares_no_statistics(kind, device):
     x = 3 + randn(5, 40, device=device)
     assert check(kind(load=[fo.Bias("b")]), x, b=x[0].clone()).passed

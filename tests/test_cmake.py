@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import exhaustive
 from cpptest import find_nvcc, run
 
 import fusedops as fo
@@ -228,7 +229,7 @@ class TestExample:
     """examples/cpp, by each way; it says itself whether its results are right."""
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize("way", ["find_package", "FetchContent"])
+    @pytest.mark.parametrize("way", [*exhaustive("find_package"), "FetchContent"])
     def test_on_a_cpu(self, tmp_path, cmakedir, way):
         ran = run_example(tmp_path, cmakedir, way, "cpu")
         assert ran.count("of the allowed") == 2

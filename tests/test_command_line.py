@@ -61,10 +61,9 @@ def without_numpy(tmp_path):
     ("command", "first"),
     [
         (["export", *FLAGSHIP], "// attention: made by fusedops"),
-        pytest.param(["build", *FLAGSHIP], "┏━", marks=pytest.mark.thorough),
         pytest.param(["demo", "--device", "cpu"], "fusedops ", marks=pytest.mark.thorough),
     ],
-    ids=["export", "build", "demo"],
+    ids=["export", "demo"],
 )
 def test_torch_says_nothing_of_a_numpy_that_nobody_needs(command, first, without_numpy, tmp_path):
     """Nor do the processes that build."""

@@ -46,12 +46,12 @@ def test_no_other_header_needs_it():
 @pytest.mark.thorough
 def test_it_compiles(tmp_path):
     """Without warnings of ours, without spills, with products that nothing serializes."""
-    found = tmp_path / "linear.o"
+    found = tmp_path / "linear.cubin"
     flags = ["-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas", "-v"]
     folders = [f"-I{env.include_dir()}", "-isystem", cutlass() / "include"]
     keep = ["--keep", "--keep-dir", tmp_path]
     command = [find_nvcc(), *flags, "-gencode=arch=compute_90a,code=sm_90a", *folders, *keep]
-    said = log_of([*command, "-c", EXAMPLE / "linear.cu", "-o", found])
+    said = log_of([*command, "-cubin", EXAMPLE / "linear.cu", "-o", found])
     assert said.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == 2, said
     assert "C7510" not in said  # what ptxas says of a product that it waits for
     warned = [line for line in said.splitlines() if "warning" in line and "fusedops" in line]

@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 from cases import ADD_NORM, ATTENTION, compare, compare_gradients, poisoned, randn, same_bits
-from cpptest import place
+from cpptest import build, place
 from philox import drawn
 from references import Chain
 
@@ -288,6 +288,11 @@ def test_the_gradient_of_a_result_that_lies_otherwise(device, pitches):
     truth = y.double() * (dy.double() - (y.double() * dy.double()).sum(-1, keepdim=True))
     assert torch.allclose(padded["dx"][:, :cols].double(), truth, rtol=1e-5, atol=1e-7)
     assert padded["dx"][:, cols:].isnan().all()
+
+
+def test_complete_packs_of_a_cluster_lie_in_the_row(tmp_path):
+    """Also where each chunk begins with a block of columns that share a scale."""
+    assert build("clusters", tmp_path).rows_with_incomplete_packs() == 0
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from cpptest import place
 from exported import Library
 from test_float8 import KINDS, nearest
 from test_quantize import codes, same
+from test_variants import check_compiles, described
 
 import fusedops as fo
 from fusedops.bind.bind import bind
@@ -98,6 +99,7 @@ def test_by_definition(device, columns, per, scale):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("scale", SCALES)
@@ -132,6 +134,7 @@ def given_to(name, x):
     return {key: every[key] for key in OPS[name]([]).slots}
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize(
     ("columns", "per"),
@@ -325,13 +328,18 @@ struct Largest {
   FUSEDOPS_HD uint32_t measure(const Compute (&v)[N]) const {
     return fusedops::magnitude(v);
   }
+  struct Found {  // three words, which no access has
+    float by, instead;
+    uint32_t divides;
+  };
   template <class Row>
-  FUSEDOPS_HD float of_block(const Row&, uint32_t largest) const {
-    return fusedops::bit_cast<float>(largest);
+  FUSEDOPS_HD Found of_block(const Row&, uint32_t largest) const {
+    const float by = fusedops::bit_cast<float>(largest);
+    return {by, 0, by > 0};
   }
   template <int N, class Compute, class Row>
-  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, float by) const {
-    for (int i = 0; i < N; ++i) v[i] = by > 0 ? v[i] / by : 0;
+  FUSEDOPS_HD void operator()(Compute (&v)[N], const Row&, int64_t, Found found) const {
+    for (int i = 0; i < N; ++i) v[i] = found.divides ? v[i] / found.by : found.instead;
   }
   template <class Row>
   FUSEDOPS_HD void keep(const Row& row, int64_t block, uint32_t largest) const {
@@ -373,6 +381,12 @@ def test_a_functor_of_ones_own(device, whole):
         torch.testing.assert_close(largest, known)
         assert y.abs().amax() == 1
         assert not whole or check(op, x).passed
+
+
+@pytest.mark.thorough
+def test_a_functor_of_ones_own_compiles():
+    x = torch.empty(5, 1024, dtype=torch.float16, device="meta")
+    check_compiles(described(fo.Map(store=[Largest()]), x, {}, "sm_90"))
 
 
 @pytest.mark.thorough
@@ -445,6 +459,13 @@ REFUSED = {
         ),
         ValueError,
         "must be contiguous",
+    ),
+    "an address": (
+        lambda: fo.Map(store=[fo.DynamicQuantize(E2M1, per=16)])(
+            torch.ones(2, 32), out=(torch.empty(33, dtype=E2M1)[1:].view(2, 16), None)
+        ),
+        ValueError,
+        "multiple of 4 bytes",
     ),
     "before a product": (
         lambda: fo.MLP(hidden=[fo.DynamicQuantize(E4M3)]),

@@ -54,6 +54,20 @@ def test_what_is_exported_follows_the_call():
     assert "double" in fo.export(op, x, arch="cpu", dtype=torch.float64, **operands).text
 
 
+@pytest.mark.parametrize(
+    ("shape", "table", "several"), [((16, 128), (64,), False), ((2, 16, 8, 128), (16, 1, 64), True)]
+)
+def test_any_number_of_rows_is_one_by_one(shape, table, several):
+    """An odd number, too, so no thread has two rows at a time but where shapes are fixed."""
+    op = fo.RMSNorm(store=[fo.Affine("g", None), fo.Rotate("cos", "sin")])
+    operands = {"g": meta(128), "cos": meta(*table), "sin": meta(*table)}
+    header = fo.export(op, meta(*shape), arch="sm_90", name="n", **operands)
+    for function in ("forward", "backward"):
+        assert ("rows" in header.parameters[f"n_{function}"]) is not several
+    assert ("abreast_kernel" in header.text) is several
+    assert ("abreast_gradient_kernel" in header.text) is several
+
+
 def test_names_that_cpp_has_itself():
     op = fo.Softmax(load=[fo.Scale("double"), fo.Bias("rows"), fo.Bias("ä")])
     operands = {"double": 0.5, "rows": meta(8), "ä": meta(8)}

@@ -101,6 +101,13 @@ class TestSizes:
             assert tiling.cluster == split
             assert tiling.grid(rows, columns, 132) % split == 0
 
+    def test_columns_are_numbers_of_32_bits(self):
+        x, w = (torch.empty(n, 8, dtype=HALF, device="meta") for n in (16, 2**31))
+        with forced("FewRows"):
+            choice = choices.chosen(LAYERS["gelu"].epilogue, x, w, {}, HOPPER)
+        assert choice.tiling is None
+        assert "counts from 1" in choice.why
+
     def test_the_tile_holds_the_rows(self):
         assert [FEW.fitted(rows, 4096, 4096, 132).rows for rows in (1, 16, 17, 64, 65, 500)] == [
             *(16, 16, 64, 64),

@@ -8,7 +8,7 @@ import math
 import cpptest
 import pytest
 import torch
-from cases import randn, thorough
+from cases import exhaustive, randn, thorough
 from references import check
 from test_gradient_variants import backward_of
 from test_gradient_variants import check_compiles as check_gradient_compiles
@@ -416,7 +416,7 @@ def test_no_atomics_are_needed():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
+@pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_120"), *exhaustive("sm_80", "sm_100")])
 def test_they_compile_for_a_gpu(arch):
     op = fo.Softmax(load=[fo.Scale("s"), fo.Gather("t", "i")])
     x = torch.empty(4, 8, 64, 1024, dtype=torch.float16, device="meta")

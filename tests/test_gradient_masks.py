@@ -69,6 +69,7 @@ def test_nothing_under_a_mask_leaks_into_what_rows_share(op, poison, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     "step",
     [

@@ -14,6 +14,7 @@ from cases import (
     OPERATORS,
     compare,
     declare,
+    exhaustive,
     gradients_of,
     parameters,
     randn,
@@ -139,17 +140,19 @@ def test_each_functor_alone_in_each_op(op, word):
         verify_words(op, (), (word,), "cuda")
 
 
+#: Many functors on both sides.
+LONG = {
+    "softmax": ("cast scale alibi mask bias dropout keep affine", "bias scale dropout affine"),
+    "log_softmax": ("dropout bias causal scale lengths alpha", "scale cast residual beta"),
+    "layer_norm": ("scale residual save bias dropout affine save gamma", "gamma alpha bias"),
+    "rms_norm": ("bias cast save dropout scale beta", "dropout residual cast scale"),
+}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("op", "load", "store"),
-    [
-        ("softmax", "cast scale alibi mask bias dropout keep affine", "bias scale dropout affine"),
-        ("log_softmax", "dropout bias causal scale lengths alpha", "scale cast residual beta"),
-        ("layer_norm", "scale residual save bias dropout affine save gamma", "gamma alpha bias"),
-        ("rms_norm", "bias cast save dropout scale beta", "dropout residual cast scale"),
-    ],
-)
-def test_chains_of_many(op, load, store, device):
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", *exhaustive("log_softmax", "rms_norm")])
+def test_chains_of_many(op, device):
+    load, store = LONG[op]
     verify_words(op, load.split(), store.split(), device)
 
 
@@ -296,6 +299,7 @@ def test_mean_of_ten_thousand_sigma(op, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("columns", [32, 100, 257, 1024])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_few_rows_have_the_bits_of_many(op, columns, device):

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 from captured import assert_near, compiled, listed, trained
-from cases import randn, thorough
+from cases import exhaustive, randn
 from references import check
 from torch import nn
 from torch._dynamo import pgo
@@ -39,7 +39,7 @@ def inputs(batch, length, dtype=torch.float32, columns=16):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("inner", ["aot_eager", *thorough("inductor")])
+@pytest.mark.parametrize("inner", ["aot_eager", *exhaustive("inductor")])
 def test_dynamic_shapes_compile_no_more_often(inner):
     """Batch and length vary: as many graphs as the inner backend alone makes."""
     shapes = [(2, 5), (3, 7), (4, 9), (5, 11), (1, 12), (7, 12)]

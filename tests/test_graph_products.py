@@ -163,6 +163,7 @@ BOUND = {
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("program", BOUND, ids=lambda one: one.__name__)
 def test_within_the_bound_of_products(program, dtype):

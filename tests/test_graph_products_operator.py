@@ -52,6 +52,7 @@ class TestAsOneOperator:
         return names[0], [y]
 
     @pytest.mark.thorough
+    @pytest.mark.grid(strength=1)
     @pytest.mark.parametrize("train", [False, True])
     @pytest.mark.parametrize("program", [gelu_by_erf, residual], ids=lambda one: one.__name__)
     def test_the_bits_are_those_of_two(self, program, train, may_be_one, monkeypatch):

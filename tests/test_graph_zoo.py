@@ -125,17 +125,17 @@ def as_stock(name, compiled):
     return found
 
 
-@pytest.mark.parametrize("name", but_alike(TRANSFORMERS))
+#: Linear layers with functors after them, of those that there are, where all are taken.
+LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
+
+
+@pytest.mark.parametrize("name", but_alike(TRANSFORMERS, LAYERS.keys() - {"bert", "llama"}))
 def test_transformers(name):
     assert TRANSFORMERS.keys() == MODELS.keys()
     assert_counts(as_stock(name, compiled), TRANSFORMERS[name])
 
 
-#: Linear layers with functors after them, of those that there are, where all are taken.
-LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
-
-
-@pytest.mark.parametrize("name", but_alike(MORE_COUNTS))
+@pytest.mark.parametrize("name", but_alike(MORE_COUNTS, ["bart", "deberta_v2"]))
 def test_more_transformers(name):
     assert_counts(as_stock(name, compiled), MORE_COUNTS[name])
 

@@ -90,6 +90,7 @@ class TestValues:
         exact = {name: one.detach().double().requires_grad_() for name, one in tensors.items()}
         near(found, step(lambda **given: by_loop(**given, counts=counts), exact), dtype, counts)
 
+    @pytest.mark.grid(strength=1)
     @pytest.mark.parametrize("sizes", thorough((16, 24), (9, 11), (1, 1), (8, 3)))
     @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float16)])
     def test_check(self, device, dtype, sizes):

@@ -13,6 +13,7 @@ from test_product_kernels import tiling_of
 
 import fusedops as fo
 from fusedops.jit import nvrtc
+from fusedops.product.grouped_kernel import chosen_for_groups
 from fusedops.testing import last_schedule
 
 BFLOAT16 = torch.bfloat16
@@ -74,6 +75,7 @@ def planned(name, counts="ragged", k=200, n=528, major="rows", dtype=BFLOAT16, *
     return op.planned(x, w, {**own, **more}, tiling_of("Together", dtype), HOPPER)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("name", "major", "dtype"),
     [
@@ -130,6 +132,11 @@ class TestChoice:
             told = str(op.explain(torch.ones(3, k, dtype=HALF), torch.ones(2, 256, k, dtype=HALF),
                                   offsets=offsets))  # fmt: skip
             assert ("one kernel for product and STORE" in told) == one
+
+    def test_columns_are_numbers_of_32_bits(self):
+        x, w = (torch.empty(*size, 8, dtype=HALF, device="meta") for size in ((2,), (2, 2**31)))
+        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, {}, 1, HOPPER)
+        assert choice.tiling is None
 
     def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):
         """As those of a Map: no list of kernels has those of groups."""

@@ -263,6 +263,7 @@ class TestWithNvrtc:
         _, log = compile_cuda(source, arch)
         assert not log
 
+    @pytest.mark.grid(strength=1)
     @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80"), *exhaustive("sm_100", "sm_120")])
     @pytest.mark.parametrize("header", [h for h in HEADERS if h not in HOST_ONLY])
     def test_alone(self, header, arch, known_archs):

@@ -15,6 +15,7 @@ from fusedops.testing import check
 STATS = dataclasses.replace(L2_NORM, stats=True)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("columns", [1, 33, *thorough(1024, 3000), 16400])
 def test_columns_and_dtypes(columns, dtype, device):

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear of factors of 8 bits: torch's product, scales in the STORE, and what it refuses."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from cases import randn
 
 import fusedops as fo
+from fusedops.product import factors as module
 from fusedops.testing import check
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -107,11 +110,21 @@ def test_in_compiled_code(device):
     assert torch.equal(compiled(a, b, **given), OP(a, b, **given))
 
 
+def test_each_stream_has_a_scale_of_its_own(monkeypatch):
+    """One that another stream fills may not be there yet."""
+    monkeypatch.setattr(module, "_ones", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    found = []
+    for stream in (0, 7, 0):
+        current = SimpleNamespace(cuda_stream=stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _, one=current: one)
+        found.append(module._one(torch.ones(1)))
+    assert found[0] is found[2] is not found[1]
+
+
 @pytest.mark.gpu
 def test_a_graph_and_its_scale():
     """A product that is first called in a captured graph leaves no memory of the graph behind."""
-    from fusedops.product import factors as module
-
     a, b, given = factors("cuda", (32, 64), 48)
     want = OP(a, b, **given)
     module._ones.clear()

@@ -500,6 +500,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize(
     "program", [capped, *thorough(smoothed, spelled_out)], ids=lambda one: one.__name__
@@ -531,6 +532,7 @@ def test_the_backend_leaves_it(why, program):
     assert any(why in said for one in report.left for said in one.why.values())
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("smoothing", [0.2, *thorough(0.0)])
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("columns", [40, *thorough(1, 129, 3001)])

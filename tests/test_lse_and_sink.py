@@ -48,6 +48,7 @@ def test_sinks_of_every_shape(op, shape, device):
     verify_gradients(with_both(op), x, operands, unfused=True)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("columns", [1, 33, *thorough(1024, 3000), 16400])
 @pytest.mark.parametrize("op", OPS)

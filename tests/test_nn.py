@@ -89,6 +89,7 @@ def norm_size(norm, y):
     return g + g.mean(dims, keepdim=True) + y.abs() * (g * y.abs()).mean(dims, keepdim=True)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
 @pytest.mark.parametrize("optional", [("input_bias",), *thorough(())], ids=["input_bias", ""])
 @pytest.mark.parametrize(
@@ -300,6 +301,7 @@ def padding(device, keys=24):
     return (torch.arange(keys, device=device) < lengths)[:, None, None, :]
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("training", [True, *thorough(False)], ids=["train", "eval"])
 @pytest.mark.parametrize(
     "optional", [("bias", "mask"), *thorough((), ("bias",), ("mask",))], ids=str

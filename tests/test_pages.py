@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from cases import thorough
+from cases import exhaustive, thorough
 from cpptest import FOLDER, compiler, find_nvcc, run
 
 from fusedops.jit import env
@@ -268,7 +268,7 @@ def test_explicit_instantiation(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["float8", "training"])
+@pytest.mark.parametrize("name", [*exhaustive("float8"), "training"])
 def test_what_gpu_tests_call_compiles(tmp_path, name):
     source = FOLDER / f"{name}.cuh"
     flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_90", "-ptx", "-Xcicc", "-O0")

@@ -191,6 +191,7 @@ def test_the_hidden_tensor_is_kept_where_that_costs_nothing(device):
         assert sum(math.prod(shape) == H for shape in kept.values()) == 2 - recomputed
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("name", "way"),
     [

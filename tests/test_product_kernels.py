@@ -97,6 +97,7 @@ def kernel_of(kind, store, layout, tiling, dtype):
     return launch
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("kind", "store", "layout", "tiling", "dtype"),
     [
@@ -495,6 +496,7 @@ TRAINED = {
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("wanted", ["all", "first", "second", "operands"])
 @pytest.mark.parametrize(
     ("name", "dtype"),

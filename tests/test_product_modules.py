@@ -122,6 +122,7 @@ def test_dropout_and_residual(kind, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("autocast", [False, *thorough(True)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["linear", "mlp"])

@@ -98,6 +98,7 @@ def test_by_hand(name, way, device):
             close(torch.autograd.grad(got, leaves, upstream), wanted_gradients)
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

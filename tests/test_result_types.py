@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call returns fits for type checkers where a tensor or a named tuple is wanted."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -114,28 +116,43 @@ fo.Linear()("x")
 """
 
 
-def checked(text, folder):
-    """What mypy prints of a program."""
+NAMES = """
+import fusedops as fo
+from fusedops import Softmax, functor
+from fusedops.functors import Affine, Role
+
+for one in (fo.Scale, Affine, fo.Functor, Role, Softmax, functor, fo.nn, fo.export):
+    pass
+reveal_type(fo.Scale("s"))
+reveal_type(Affine("g"))
+reveal_type(Role.VALUE)
+reveal_type(Softmax())
+reveal_type(functor)
+reveal_type(fo.UnsupportedError)
+"""
+
+
+@pytest.mark.thorough
+def test_type_checkers(tmp_path, monkeypatch):
+    """One run of mypy of all programs: it reads torch in ten seconds."""
     api = pytest.importorskip("mypy.api")
-    program = folder / "program.py"
-    program.write_text(text)
-    options = ["--strict", "--no-error-summary", "--python-version", "3.11"]
-    printed, errors, _ = api.run([*options, "--cache-dir", str(folder), str(program)])
+    monkeypatch.chdir(tmp_path)
+    programs = {"right.py": PROGRAM, "wrong.py": WRONG, "names.py": NAMES}
+    for name, text in programs.items():
+        Path(name).write_text(text)
+    options = ["--strict", "--no-error-summary", "--python-version", "3.11", "--cache-dir", "cache"]
+    printed, errors, _ = api.run([*options, *programs])
     assert not errors
-    return printed
-
-
-@pytest.mark.thorough
-def test_types(tmp_path):
-    assert checked(PROGRAM, tmp_path) == ""
-
-
-@pytest.mark.thorough
-def test_what_is_wrong_is_found(tmp_path):
-    found = [
-        line.split(":")[1] for line in checked(WRONG, tmp_path).splitlines() if "error" in line
-    ]
-    assert found == ["6", "7", "8", "9", "10", "11", "12"]
+    lines = {name: [] for name in programs}
+    for line in printed.splitlines():
+        lines[line.split(":")[0]].append(line)
+    assert lines["right.py"] == []
+    wrong = [line.split(":")[1] for line in lines["wrong.py"] if "error" in line]
+    assert wrong == ["6", "7", "8", "9", "10", "11", "12"]
+    assert len(lines["names.py"]) == 6
+    for line in lines["names.py"]:
+        assert "Revealed type" in line
+        assert '"Any"' not in line
 
 
 @pytest.mark.thorough

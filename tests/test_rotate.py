@@ -122,6 +122,7 @@ def test_a_norm_of_queries(interleaved, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("kind", [fo.LayerNorm, fo.RMSNorm, fo.L2Norm])
 @pytest.mark.parametrize("side", ["load", "store"])
 def test_norms_within_their_bounds(kind, side, device):

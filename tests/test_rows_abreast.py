@@ -74,11 +74,31 @@ def test_where_some_columns_have_no_partner():
         assert described(op, x, given(op, 64, 16, 1), "sm_90").tile.launch.abreast == 1
 
 
+def test_slices_have_whole_groups_of_rows():
+    """Also where slices would take rows in turns, one at a time."""
+    x = torch.empty(3, 37, 8, 128, **BFLOAT16)
+    norm = fo.RMSNorm(store=[fo.Affine("g", None), HALVES])
+    turns = LaunchConfig(persistent=True, abreast=2, interleaved=True)
+    with force_launch(backward=turns):
+        _, back = passes(norm, x, given(norm, 128, 37, 1))
+    assert back.tile.launch.abreast == 2
+    assert back.call.sums.slices.rows % 2 == 0
+
+
+def test_sums_in_memory_are_of_single_rows():
+    x = torch.empty(3, 37, 8, 128, **BFLOAT16)
+    norm = fo.RMSNorm(store=[fo.Affine("g", None), HALVES])
+    with force_launch(backward=LaunchConfig(persistent=True, abreast=2, sum_storage="memory")):
+        _, back = passes(norm, x, given(norm, 128, 37, 1))
+    assert back.tile.launch.abreast == 1
+
+
 EVERYWHERE = itertools.product(
     ("sm_80", "sm_90", "sm_100", "sm_120"), (64, 128, 256), (HALVES, NEIGHBOURS)
 )
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "columns", "rotate"),
     [("sm_90", 128, HALVES), *(pytest.param(*one, marks=THOROUGH) for one in EVERYWHERE)],

@@ -40,6 +40,7 @@ def gradient(y, x, g):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("x_dtype", "y_dtype", "of_y"),
     [

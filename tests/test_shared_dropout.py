@@ -46,6 +46,7 @@ def test_kernels_draw_the_documented_mask(shared, columns, device):
 
 
 @pytest.mark.thorough
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [31, 128, 1001, 4096])
 def test_every_schedule_draws_the_same_mask(dtype, columns, scheduled):

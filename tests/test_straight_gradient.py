@@ -51,6 +51,7 @@ def verify(columns, dtype, options, device="cpu"):
     assert same_bits(*[one.masked_fill(one.isnan(), 7.0) for one in found])
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("options", [{}, MORE], ids=["loss", "more"])
 @pytest.mark.parametrize("columns", [33, 1024, *thorough(1, 8200, 20001)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, *thorough(torch.float16)])

@@ -259,6 +259,7 @@ def flagship_inputs(op, rows, columns, dtype):
     return like, {operand.name: operands[operand.name] for operand in op.operands}
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize(
     ("arch", "flagship", "storage", "size", "dtype"),
     only_on_sm_90(

@@ -50,6 +50,7 @@ def check(variant, tmp_path):
     assert not [line for line in lines[:wait] if ACCESS.search(line)], variant.source
 
 
+@pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("rows", [8, *thorough(4096)])
 @pytest.mark.parametrize("columns", [1024, *thorough(32, 256, 1023, 4096, 16384, 50257)])
 @pytest.mark.parametrize("operator", [*thorough("softmax", "rms_norm"), "layer_norm"])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import exhaustive
 
 OPTIONS = {
     "detect_leaks": "0",
@@ -28,7 +29,9 @@ def library_of_gcc(name):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="threads are switched by x86-64 code")
-@pytest.mark.parametrize("part", ["ops_and_schedules", "test_functors and 33", "layouts"])
+@pytest.mark.parametrize(
+    "part", ["ops_and_schedules", *exhaustive("test_functors and 33", "layouts")]
+)
 def test_nothing_outside_of_tensors(part, tmp_path):
     """The quick tests once more, in a process that has the sanitizer from its start."""
     libraries = [library_of_gcc(name) for name in ("libasan.so", "libstdc++.so")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,23 @@ def test_a_killed_owners_folder_is_reclaimed_by_the_next(
     assert left.is_dir()
     with scratch.scratch(tmp_path, PREFIX) as folder:
         assert names(tmp_path) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_a_folder_that_could_not_be_emptied_keeps_its_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that outlives its parent deletes a file between its listing and its removal."""
+    remove = shutil.rmtree
+
+    def of_two(folder: Path) -> None:
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        raise FileNotFoundError(folder / "ccAbCdEf.s")
+
+    with scratch.scratch(tmp_path, PREFIX) as folder:
+        monkeypatch.setattr(shutil, "rmtree", of_two)
+    assert folder.exists()
+    scratch.reclaim(tmp_path, PREFIX)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_lock_file_without_its_folder_is_reclaimed(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ FUSEDOPS_HD uint32_t to_four_bits(double x) { return to_four_bits(to_odd(x)); }
 }  // namespace detail
 
 /// The target of a result of 4 bits: an even number of columns begins in a byte, and each pack has an
-/// even number of them. Rows are whole bytes apart.
+/// even number of them. Rows are whole bytes apart, or whole words (kContiguous).
 template <int kRank, Column kColumn, int W>
 struct View<float4_e2m1x2, kRank, kColumn, W> {
   using Element = float4_e2m1x2;
@@ -55,7 +55,7 @@ struct View<float4_e2m1x2, kRank, kColumn, W> {
   FUSEDOPS_HD void write(const Compute (&value)[N], const Row& row, int64_t col) const {
     // The end of an odd row, which calls refuse, is all that comes one by one.
     Element* to = data + rows(row) + col / 2;
-    if constexpr (N % 8 == 0) {
+    if constexpr (N % 8 == 0 && kColumn == Column::kContiguous) {
       write_words<uint32_t>(to, value);
     } else if constexpr (N > 1) {
       write_words<uint8_t>(to, value);

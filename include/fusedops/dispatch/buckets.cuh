@@ -86,20 +86,21 @@ struct Bucket {
   template <class Compute, int kWidth>
   static constexpr int kPacks = kValues * 4 / int(sizeof(Compute)) / kWidth;
   /// The packs that are complete in each thread of a row of kLeast columns or more. Of a cluster the
-  /// last block has the fewest columns, since those of the others are rounded up.
-  template <class Compute, int kWidth, int64_t kLeast>
+  /// last block has the fewest columns, since those of the others are rounded up to a multiple of kEven.
+  template <class Compute, int kWidth, int64_t kLeast, int kEven>
   static constexpr int full() {
     if constexpr (kFitted) return 0;  // the last warp may have one column
-    constexpr int64_t kOfBlock = kLeast / kCluster - (kCluster - 1) * kWidth;
+    constexpr int64_t kOfBlock = kLeast / kCluster - (kCluster - 1) * kEven;
     constexpr int64_t kFull = kOfBlock / (int64_t(kThreads) * kWidth);
     return kFull < 0 ? 0 : static_cast<int>(smaller<int64_t>(kFull, kPacks<Compute, kWidth>));
   }
   /// The schedule of rows of kLeast columns or more that one tile holds, or the tiles of a cluster.
-  /// kPieces: whether the end of a row may cut a pack.
-  template <class Compute, int kWidth, int64_t kLeast, bool kExact, bool kPieces>
+  /// kPieces: whether the end of a row may cut a pack. kEven: what even_chunk() is asked for.
+  template <class Compute, int kWidth, int64_t kLeast, bool kExact, bool kPieces,
+            int kEven = kWidth>
   using Resident =
       Schedule<InRegisters, kThreads, kPacks<Compute, kWidth>, kWidth, kRows, kExact,
-               kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast>(), kPieces,
+               kExact ? kPacks<Compute, kWidth> : full<Compute, kWidth, kLeast, kEven>(), kPieces,
                kCluster, (kCluster > 1 && (kFitted || !kExact)) ? -1 : 0, 1, kFitted>;
   /// The schedule of a block that processes the tiles of a row one after another. Instead of a cluster
   /// it has the chunks of its blocks, and so gives the same bits.

@@ -194,10 +194,13 @@ struct LaunchRows {
  private:
   template <class Bucket>
   static constexpr int kNoBound = Bucket::template kNoBound<Compute>;
+  /// A chunk begins with a block of columns, where the STORE has such.
+  static constexpr int kEven = larger(kWidth, block_of<decltype(Arguments::store)>());
 
   template <class Bucket, int64_t kLeast, bool kExact, bool kPieces>
   cudaError_t in_one_tile() const {
-    using Resident = typename Bucket::template Resident<Compute, kWidth, kLeast, kExact, kPieces>;
+    using Resident =
+        typename Bucket::template Resident<Compute, kWidth, kLeast, kExact, kPieces, kEven>;
     constexpr int kBlocks =
         Arguments::kWide ? Bucket::template kBlocks<Compute, Resident::kPacks> : kNoBound<Bucket>;
     if constexpr (Bucket::kCluster > 1) {
@@ -213,12 +216,10 @@ struct LaunchRows {
   template <class Bucket, class Schedule>
   cudaError_t with(void (*kernel)(const Arguments), int64_t shared) const {
     Arguments mine = arguments;
-    // A chunk begins with a block of columns, where the STORE has such.
-    constexpr int kStep = larger(kWidth, block_of<decltype(Arguments::store)>());
-    mine.even = Bucket::template even_chunk<kStep>(arguments.cols);
+    mine.even = Bucket::template even_chunk<kEven>(arguments.cols);
     return launch(kernel,
                   exported::blocks(arguments.rows.count, Schedule::kRows, Schedule::kBlocks),
-                  Bucket::template threads<Compute, kStep>(arguments.cols), shared, stream, mine);
+                  Bucket::template threads<Compute, kEven>(arguments.cols), shared, stream, mine);
   }
 };
 

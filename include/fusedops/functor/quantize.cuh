@@ -27,7 +27,9 @@ struct Quantize {
 
   template <int N, class Compute, class Row>
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
-    if constexpr (!detail::IsSame<Amax, Absent>::value) {
+    // A call that only issues reads (row/ahead.cuh) has no values.
+    constexpr bool kHasValues = !detail::ReadsAhead<Row>::kOnlyIssues;
+    if constexpr (!detail::IsSame<Amax, Absent>::value && kHasValues) {
       uint32_t largest = 0;
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) {

@@ -120,10 +120,12 @@ __device__ __forceinline__ void abreast_gradient_kernel(
       const typename Op::Row known = kept_of[j].known();
       detail::SumsIfMine<decltype(sinks)> of_row{sinks, mine};
       through(detail::with_operands<false>(row, operands), known, of_row);
-      const auto finish = op.finish(known, op.reduce(kGroup, value, gradient), row, cols);
-      const detail::IfMine<To> target{to, mine};
-      through_load<Op, false>(value, gradient, finish, load, target, row, col, none, lane, visit,
-                              elsewhere<Op>(load, upstream, store, known));
+      if constexpr (!detail::IsSame<To, Absent>::value) {
+        const auto finish = op.finish(known, op.reduce(kGroup, value, gradient), row, cols);
+        const detail::IfMine<To> target{to, mine};
+        through_load<Op, false>(value, gradient, finish, load, target, row, col, none, lane, visit,
+                                elsewhere<Op>(load, upstream, store, known));
+      }
     }
   }
   const Visit last{slice, turns - 1, turns, begin < end, false};

@@ -153,9 +153,12 @@ struct SharedBlocks {
   /// What the lane that has block k has found of it, in each lane; T consists of words of 32 bits.
   template <class T>
   __device__ __forceinline__ static T of(const T (&own)[kMine], int k) {
-    constexpr int kWords = sizeof(T) / 4;
-    const auto words = bit_cast<Pack<uint32_t, kWords>>(own[place(k)]);
-    Pack<uint32_t, kWords> found;
+    constexpr int kWords = sizeof(T) / 4;  // three have the alignment of no access
+    struct Words {
+      uint32_t at[kWords];
+    };
+    const Words words = bit_cast<Words>(own[place(k)]);
+    Words found;
     FUSEDOPS_UNROLL
     for (int i = 0; i < kWords; ++i) {
       found.at[i] = kHalves ? __shfl_sync(0xffffffffu, words.at[i], lane(k), kLanes) : words.at[i];

@@ -430,11 +430,17 @@ def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
                 f"{name}: out for {key!r} must have shape {bound.output_shape(key)}, "
                 f"got {tuple(tensor.shape)}"
             )
-        dense = key in bound.op.of_blocks or (key == "y" and bound.op.packed > 1)
+        packed = key == "y" and bound.op.packed > 1
+        dense = key in bound.op.of_blocks or packed
         if dense and not tensor.is_contiguous():
             raise ValueError(
                 f"{name}: out for {key!r} must be contiguous, got strides {tensor.stride()}; leave "
                 "it out, and copy"
+            )
+        if packed and type(tensor) is Tensor and tensor.data_ptr() % 4:
+            raise ValueError(
+                f"{name}: out for {key!r} must begin at a multiple of 4 bytes, by which columns of "
+                "4 bits are written; leave it out, and copy"
             )
         if tensor.dtype != bound.output_dtype(key):
             raise TypeError(

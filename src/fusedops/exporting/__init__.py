@@ -93,7 +93,7 @@ def export(
 
     It includes only the headers of this package; one for a GPU takes nvcc, one for a CPU any host
     compiler. On the same device and under the flags in its head, results equal those of the op to
-    the bit.
+    the bit, but for sums over rows that all share the tables of a `Rotate`, whose order may differ.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Scale("scale")])

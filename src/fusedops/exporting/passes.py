@@ -24,7 +24,7 @@ from fusedops.generate.target import Target
 from fusedops.plan import forward, placing
 from fusedops.plan.backward_schedule import in_one_block
 from fusedops.plan.planned import Launch, Planned
-from fusedops.plan.reading import EXACT
+from fusedops.plan.reading import ANY_ROWS, EXACT
 from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.plan.second_stage import argument_of
 from fusedops.plan.wanted_gradients import WantedGradients
@@ -158,8 +158,10 @@ def _meta(value: Any) -> Any:
 def forward_pass(bound: Bound, target: Target) -> ExportedPass:
     """The pass that a call of the op runs."""
     planned = forward.describe(bound, target, EXACT)
-    (launch,), tile, rows = planned.launches, planned.tile, planned.geometry.rows
     fixed = not _any_rows(bound, planned.geometry)
+    if not fixed:
+        planned = forward.describe(bound, target, ANY_ROWS)
+    (launch,), tile, rows = planned.launches, planned.tile, planned.geometry.rows
     parameters = Parameters()
     parameters.tensor(0, "x", bound.x)
     for name, slot in bound.op.slots.items():
@@ -170,7 +172,7 @@ def forward_pass(bound: Bound, target: Target) -> ExportedPass:
         called = "kept" if name == KEPT else name
         shape, dtype = bound.output_shape(name), bound.output_dtype(name)
         parameters.output(number, called, dtype, shape, _note(bound, name))
-    blocks = 1 if tile is None else tile.rows_per_block
+    blocks = 1 if tile is None else tile.rows_per_block * tile.launch.abreast
     cluster, apart = (1, 1) if tile is None else (tile.cluster, tile.blocks_per_row)
     exported = ExportedLaunch(
         launch,
@@ -193,7 +195,7 @@ def backward_pass(bound: Bound, gradient: Gradient, target: Target) -> ExportedP
     planned = gradient.describe(dy, given, options, target, reading=EXACT)
     fixed = planned is None or not _any_rows(bound, planned.geometry)
     if not fixed:
-        planned = gradient.describe(dy, given, options, target, split=True, reading=EXACT)
+        planned = gradient.describe(dy, given, options, target, split=True, reading=ANY_ROWS)
     if planned is None:
         raise UnsupportedError(
             f"export: the gradients of {bound.op.name} over dimensions {bound.reduced} would be "

@@ -65,6 +65,7 @@ class DynamicQuantize(Functor):
     float8_e8m0fnu, and MXFP8 float8_e4m3fn per 32 with float8_e8m0fnu. A y of float4_e2m1fn_x2 has
     two columns a byte, the first in the lower bits, so half of x's columns; these are x's last
     dimension, and a multiple of 16. It has no NaN, which becomes 6; the scale says that it was one.
+    Memory that ``out=`` gives it begins at a multiple of 4 bytes.
 
     As of `Quantize`, y has no gradient; put a `Tap` before it for one of the value. For training
     that knows of the rounding, ``gradient="straight_through"`` makes y what the 8 bits stand for,

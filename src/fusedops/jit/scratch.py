@@ -99,12 +99,17 @@ def abandoned(base: Path, prefix: str) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
+    """Remove a folder, then its lock file, which stays where the folder could not be emptied.
+
+    A compiler whose parent was killed may still add files to the folder, and delete them.
+    """
     with contextlib.suppress(OSError):
         try:
-            if folder.lstat().st_uid == os.geteuid():
-                shutil.rmtree(folder)  # which follows no link
+            ours = folder.lstat().st_uid == os.geteuid()
         except FileNotFoundError:
-            pass
+            ours = False
+        if ours:
+            shutil.rmtree(folder)  # which follows no link
         _lock_file(folder).unlink()
 
 

@@ -37,6 +37,8 @@ def rows_abreast(tile: Schedule, call: Call, shared: Sequence[Sharing] | None = 
     whole = tile.exact and tile.one_tile and tile.chunks == 1 and tile.threads <= 32
     if not whole or op.pair is None or op.causal or op.positions or op.block is not None:
         return 1
+    if call.reading.any_rows:
+        return 1
     if bound.dropout_slots or bound.tables or op.saves or op.taps or not op.has_result:
         return 1
     apart = op.pair.distance_in(call.geometry.columns)
@@ -47,7 +49,8 @@ def rows_abreast(tile: Schedule, call: Call, shared: Sequence[Sharing] | None = 
         return 1
     if shared is not None:
         in_turn = all(one.kind == "column" and one.of_all for one in shared)
-        if not in_turn or bound.load or not op.reduces:
+        # A sum in memory begins with a slice's first row alone.
+        if not in_turn or bound.load or not op.reduces or tile.launch.sum_storage == "memory":
             return 1
     step = max(view.placed.row_strides[-1] for view in call.views.values() if not view.shared)
     count = MOST

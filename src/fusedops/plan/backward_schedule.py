@@ -191,8 +191,8 @@ def in_one_block(schedule: Schedule, gpu: Gpu) -> Schedule | None:
 
 def with_slices_of(schedule: Schedule, shared: Sequence[Sharing]) -> Schedule:
     """The schedule whose slices take rows in turns only if that splits no group of rows."""
-    launch = schedule.launch
-    if not launch.interleaved or (schedule.rows_per_block == 1 and may_interleave(shared)):
+    launch, by_itself = schedule.launch, schedule.rows_per_block == schedule.launch.abreast == 1
+    if not launch.interleaved or (by_itself and may_interleave(shared)):
         return schedule
     return schedule.replaced(launch=launch._replace(interleaved=False))
 

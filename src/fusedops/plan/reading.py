@@ -41,12 +41,15 @@ class Reading(NamedTuple):
             as well is a sum over that dimension, as in a larger batch.
         many: Whether the sums of a single row are left in partial sums as those of many rows are,
             in place of the kernel for few rows (`plan.backward_schedule.in_one_block`).
+        any_rows: Whether the kernel is to serve any number of rows, so that a thread has no
+            several rows at a time (`plan.abreast`).
     """
 
     rank: int = 0
     vectors: bool = False
     broadcast: bool = False
     many: bool = False
+    any_rows: bool = False
 
 
 #: The reading of a call for which no kernel is loaded.
@@ -54,6 +57,9 @@ USUAL = Reading()
 
 #: The reading with no more row dimensions than are left after merging, for what is made once.
 EXACT = Reading(rank=1)
+
+#: That of a kernel for any number of rows, too.
+ANY_ROWS = Reading(rank=1, any_rows=True)
 
 
 class Hints:

@@ -53,7 +53,7 @@ __all__ = [
     "why_never",
 ]
 
-#: Rows of all products are numbers of 32 bits, those of one tile more among them.
+#: Rows of all products, and columns, are numbers of 32 bits, those of one tile more among them.
 MOST_ROWS = 2**31 - 256
 
 
@@ -101,8 +101,10 @@ def choose(
     if tiling is None:
         return Choice(None, why)
     rows, columns, depth, batches = features[:4]
-    if rows * batches >= MOST_ROWS or not batches:
-        return Choice(None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows")
+    if max(rows * batches, columns) >= MOST_ROWS or not batches:
+        return Choice(
+            None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows, and as many columns"
+        )
     tiling = tiling.fitted(rows, columns, depth, target.multiprocessors)
     if batches > 1 and not tiling.several:
         return Choice(None, "one kernel for few rows has one product")

@@ -202,19 +202,23 @@ def _linear_of_eight_bits(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _one(x: Tensor) -> Tensor:
-    """A scale of 1 on x's device, made once but for what torch traces or captures."""
+    """A scale of 1 on x's device, made once for a stream but for what torch traces or captures.
+
+    Another stream would have to wait until it is there.
+    """
     device = x.device
     if type(x) is not Tensor or torch.compiler.is_compiling():
         return torch.ones((), device=device)
-    found = _ones.get(device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    found = _ones.get(key)
     if found is None:
         found = torch.ones((), device=device)
         if not torch.cuda.is_current_stream_capturing():  # its memory would be the graph's
-            _ones[device] = found
+            _ones[key] = found
     return found
 
 
-_ones: dict[torch.device, Tensor] = {}
+_ones: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def _torch_multiplies(x: Tensor, w: Tensor) -> bool:

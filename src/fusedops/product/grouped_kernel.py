@@ -66,7 +66,8 @@ def chosen_for_groups(
         return choice
     if tiling.in_turns or not tiling.several:
         return Choice(None, "one kernel for groups has large tiles alone")
-    if not 2 <= groups <= MOST_GROUPS or rows < 2 or rows * groups >= MOST_ROWS:
+    most = max(rows * groups, columns)
+    if not 2 <= groups <= MOST_GROUPS or rows < 2 or most >= MOST_ROWS:
         return Choice(None, f"one kernel for both takes from 2 to {MOST_GROUPS} groups")
     of_y, tile = columns // beside, tiling.cols // beside
     if of_y % 8 or depth % 8 or not depth or of_y < tile:
