@@ -85,9 +85,9 @@ class TestAuto:
     def test_what_a_call_asks_for_is_asked_for(self, monkeypatch):
         """A bias is the product's; what was tuned for the layer is found by that."""
         asked = []
-        real = products.product_call
+        real = products.features_of_sizes
         monkeypatch.setattr(
-            products, "product_call", lambda *call: asked.append(call[0]) or real(*call)
+            products, "features_of_sizes", lambda *call: asked.append(call[0]) or real(*call)
         )
         self.taken(self.tail)
         assert [one.load[0].has_added for one in asked] == ["bias"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import randn, same_bits
 from products import HALF, HOPPER, forced, needs_hopper, on_hopper, recording, thorough_points
+from test_product_kernels import tiling_of
 
 import fusedops as fo
 from fusedops.jit import nvrtc
@@ -70,7 +71,8 @@ def planned(name, counts="ragged", k=200, n=528, major="rows", dtype=BFLOAT16, *
     """A call as one kernel, for a device that need not be there."""
     op = OPS[name]
     x, w, own = given(op, COUNTS[counts], k, n, dtype, major=major)
-    return op.planned(x, w, {"offsets": torch.tensor(COUNTS[counts]), **own, **more}, HOPPER)
+    own["offsets"] = torch.tensor(COUNTS[counts])
+    return op.planned(x, w, {**own, **more}, tiling_of("Together", dtype), HOPPER)
 
 
 @pytest.mark.grid(strength=1)
@@ -133,7 +135,7 @@ class TestChoice:
 
     def test_columns_are_numbers_of_32_bits(self):
         x, w = (torch.empty(*size, 8, dtype=HALF, device="meta") for size in ((2,), (2, 2**31)))
-        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, 1, HOPPER)
+        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, {}, 1, HOPPER)
         assert choice.tiling is None
 
     def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):

@@ -51,8 +51,8 @@ LARGE = {"rows": (3, 100), "n": 264, "k": 200, "r": (100, 264)}
 SEEDED = {"generator": (SEED, OFFSET)}
 
 
-def tiling_of(name, dtype, **more):
-    return dataclasses.replace(TILINGS[name], dtype=STORAGE[dtype], **more)
+def tiling_of(name, dtype):
+    return dataclasses.replace(TILINGS[name], dtype=STORAGE[dtype])
 
 
 def described(op, tensors, tiling="Together", **options):
@@ -73,8 +73,7 @@ def between(hidden, tiling="Together", dtype=HALF, wanted=None):
         wanted = {name for name, one in own.items() if isinstance(one, torch.Tensor)}
     z, dy = (tensors["x"].new_empty(3, 100, size) for size in (264, 200))
     bound = epilogue.bind(z, own | (SEEDED if epilogue.dropouts else {}))
-    made = tiling_of(tiling, dtype, mn_major=True)
-    return planned(bound, wanted, dy, tensors["w2"], made)
+    return planned(bound, wanted, dy, tensors["w2"], tiling_of(tiling, dtype))
 
 
 def planned(bound, wanted, dy, w, tiling):
@@ -241,10 +240,9 @@ class TestWhatIsLeftToTwoKernels:
     def test_gradients_that_a_tile_cannot_add_up(self):
         op = fo.MLP(hidden=[fo.Scale("s"), gelu()])
         z, dy, w = (randn(*size, dtype=HALF) for size in ((300, 264), (300, 200), (200, 264)))
-        made = dataclasses.replace(TILINGS["Together"], mn_major=True)
 
         def describe(bound, wanted, dy=dy, w=w):
-            return planned(bound, wanted, dy, w, made)
+            return planned(bound, wanted, dy, w, TILINGS["Together"])
 
         for s, able in ((z[0], True), (z, True), (z[:, :1], False), (z[0, 0], False)):
             bound = op.epilogues[0].bind(z, {"s": s.float()})
@@ -372,7 +370,6 @@ def chosen_between(op, rows=16384, n=1024, h=4096, target=HOPPER, dtype=HALF, **
     """The same of the gradient between two products."""
     dy, w = (torch.empty(s, dtype=dtype, device="meta") for s in ((rows, n), (n, h)))
     choice = product_backward.chosen(op.epilogues[0], dy, w, own, target)
-    assert choice.tiling is None or choice.tiling.mn_major
     return choice.tiling and choice.tiling.name, choice.why
 
 
@@ -456,7 +453,7 @@ class TestChoice:
             assert few.tiling is None
             assert "tiles of 128 x 256" in few.why
             assert op.choice(x[:0], other[:0], {"s": 0.5}).tiling is None
-        told = choices.features_of(op.epilogue, x, other.mT, operands)[0]
+        told = choices.features_of(op.epilogue, x, other.mT, operands, HOPPER)
         assert (told.rows, told.columns, told.depth, told.batches) == (256, 256, 64, 4)
         assert told.wave_percent == 6
 

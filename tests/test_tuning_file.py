@@ -21,6 +21,7 @@ from fusedops.schedule.backward import (
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.forward import choose
 from fusedops.schedule.forward_tile import Row, row_bucket
+from fusedops.schedule.independent import choose_map, choose_map_gradient
 from fusedops.schedule.launch import IMPLEMENTATIONS, LaunchConfig
 from fusedops.schedule.tuning_file import TuningFileError, read, text_of
 
@@ -68,6 +69,7 @@ def content():
             {"when": {}, "set": whole},
         ],
         "backward": [{"when": {}, "set": whole}],
+        "independent": [{"when": {}, "set": whole}],
         "product": [{"when": {}, "set": {"implementation": "two_kernels"}}],
     }
 
@@ -127,6 +129,10 @@ WRONG = {
         lambda f: f["forward"].append({"when": {"columns": 100}, "set": {"eager_operands": False}}),
         r"forward[2]: eager_operands is never used, since forward[1] comes first",
     ),
+    "a unit that takes the length of a row": (
+        lambda f: f["independent"][0].update(set={"prefetch_bytes": 1}),
+        "independent[0]: set has unknown prefetch_bytes",
+    ),
     "a feature of a product": (lambda f: row(f)["when"].update(depth=8), "unknown depth"),
     "a field of a product": (
         lambda f: row(f)["set"].update(implementation="Together"),
@@ -164,6 +170,8 @@ def test_what_is_no_file(text):
 def test_a_file_that_is_asked_first_may_have_gaps():
     found = read(broken(lambda f: f["forward"].pop()), "my.json", total=False)
     assert len(found.rules["forward"]) == 1
+    found = read(broken(lambda f: f.pop("independent")), "my.json", total=False)
+    assert not found.rules["independent"]
 
 
 def test_a_file_is_written_as_it_is_read():
@@ -192,7 +200,7 @@ def features_of(monkeypatch):
         seen.add(features)
         return real(features, arch, gpu)
 
-    for module in ("forward", "backward"):
+    for module in ("forward", "backward", "independent"):
         monkeypatch.setattr(f"fusedops.schedule.{module}.launch_config", noted)
     for clusters, columns, (element_bytes, compute_bytes) in itertools.product(
         (1, 8, 16), COLUMNS, BYTES
@@ -206,6 +214,12 @@ def features_of(monkeypatch):
             row = Row(columns, element_bytes, compute_bytes)
             for one in (row, row._replace(**OF_HEADS)):
                 backward._chosen.__wrapped__(one, "sm_90", gpu, family, sums, None, None, bulk)
+    for columns, (element_bytes, compute_bytes) in itertools.product(COLUMNS, BYTES):
+        row = Row(columns, element_bytes, compute_bytes)
+        for one in (row, row._replace(align=32), row._replace(**OF_HEADS)):
+            choose_map(one, "sm_90", gpu)
+        for sums, more in itertools.product((0, 1), (False, True)):
+            choose_map_gradient(row, "sm_90", gpu, sums, False, more)
     return seen
 
 
@@ -246,7 +260,7 @@ def products_of_few_rows():
 
 def products():
     """Features of products with and without all that the rows ask for."""
-    numbers = 16384, 1024, 1024, 1, 387, 100
+    numbers = 16384, 1024, 1024, 1, False, 387, 100
     plain = ProductFeatures(*numbers, False, False, 0, 0, False, "float16", "Map()")
     yield plain
     yield plain._replace(reads=1, writes=1, draws=True)
@@ -264,6 +278,8 @@ def products():
     yield many
     for change in ({"masked": True}, {"reads": 1}):
         yield many._replace(**change)
+    for depth in (4096, 4104):
+        yield plain._replace(batches=8, grouped=True, depth=depth)
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
@@ -274,7 +290,8 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert chosen[:5] == ["Together", "Together", "InTurns", two, two]
     assert chosen[5:9] == ["FewRows", "Together", "InTurns", two]
     assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
-    assert chosen[13:] == ["Together", "InTurns", "InTurns"]
+    assert chosen[13:16] == ["Together", "InTurns", "InTurns"]
+    assert chosen[16:] == ["Together", two]
     known = {"reads": 1, "writes": 2, "draws": True}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",

@@ -38,30 +38,13 @@ struct FewRows {
   static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
   static constexpr int kMine = kRows / kSplit, kPacks = (kMine + kApart - 1) / kApart;
 
-  struct Ring {
-    static constexpr int kBytesX = kRows * kStageK * 2, kBytesW = kCols * kStageK * 2;
-    static constexpr int kBytes = kBytesX + kBytesW;
-    static constexpr int kShared = 1024 + kStages * (kBytes + 16);
+  struct Ring : Stages<kStages, (kCols + kRows) * kStageK * 2, 0> {
+    static constexpr int kBytesW = kCols * kStageK * 2, kBytes = (kCols + kRows) * kStageK * 2;
     static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
 
-    char* stages;
-    StageBarrier* full;
-    StageBarrier* empty;
+    using Base = Stages<kStages, kBytes, 0>;
+    using Base::Base, Base::stages;
 
-    __device__ __forceinline__ explicit Ring(char* memory) {
-      const uint32_t begins = detail::shared_address(memory);
-      stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
-      full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes);
-      empty = full + kStages;
-    }
-    /// By one thread.
-    __device__ __forceinline__ void make() {
-      for (int s = 0; s < kStages; ++s) {
-        full[s].make(1);
-        empty[s].make(kWorkers / 32);
-      }
-      Barrier::made();
-    }
     __device__ __forceinline__ uint32_t w(int stage) const {
       return detail::shared_address(stages) + stage * kBytes;
     }
@@ -247,7 +230,7 @@ __device__ __forceinline__ void few_rows_kernel(const TensorMap& x, const Tensor
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const Part part = part_of<Tiling>(static_cast<int>(rows.count), static_cast<int>(k));
-  if (threadIdx.x == 0) ring.make();
+  if (threadIdx.x == 0) ring.make(Tiling::kWorkers / 32);
   __syncthreads();
   if (warp < Tiling::kWorkers / 32) {
     multiply_part<Tiling>(ring, part.last - part.first, warp / 4);

@@ -122,35 +122,46 @@ struct StageIndex {
   }
 };
 
-/// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
-/// the stages; kBytesBias: of a tile's bias, which a stage that the tile begins with brings, or 0.
-template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int kBytesBias,
-          Major kMajor>
-struct Ring {
-  static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
-  static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageK * 2;
-  static constexpr int kBarriers = 2 * kStages * 8, kScratch = kScratch_;
-  static constexpr int kShared = 1024 + kStages * (kBytes + kBytesBias) + kScratch + kBarriers;
+/// Stages of kBytes in shared memory, kBeside bytes after them, and the barriers of each stage.
+template <int kStages, int kBytes, int kBeside>
+struct Stages {
+  static constexpr int kShared = 1024 + kStages * (kBytes + 2 * 8) + kBeside;
 
   char* stages;
   StageBarrier* full;
   StageBarrier* empty;
 
-  __device__ __forceinline__ explicit Ring(char* memory) {
+  __device__ __forceinline__ explicit Stages(char* memory) {
     const uint32_t begins = detail::shared_address(memory);
     stages = memory + (1024 - begins % 1024) % 1024;  // where the swizzle's pattern begins
-    full = reinterpret_cast<StageBarrier*>(bias(kStages));
+    full = reinterpret_cast<StageBarrier*>(stages + kStages * kBytes + kBeside);
     empty = full + kStages;
   }
+  /// By one thread. readers: the warps that read a stage.
+  __device__ __forceinline__ void make(int readers) {
+    for (int s = 0; s < kStages; ++s) {
+      full[s].make(1);
+      empty[s].make(readers);
+    }
+    Barrier::made();
+  }
+};
+
+/// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
+/// the stages; kBytesBias: of a tile's bias, which a stage that the tile begins with brings, or 0.
+template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int kBytesBias,
+          Major kMajor>
+struct Ring : Stages<kStages, (kTileM + kTileN) * kStageK * 2, kScratch_ + kStages * kBytesBias> {
+  static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
+  static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageK * 2;
+  static constexpr int kScratch = kScratch_;
+
+  using Base = Stages<kStages, kBytes, kScratch + kStages * kBytesBias>;
+  using Base::Base, Base::empty, Base::full, Base::stages;
+
   /// By all threads of both blocks: neither uses a barrier before the other has made it.
   __device__ __forceinline__ void begin() {
-    if (threadIdx.x == 0) {
-      for (int s = 0; s < kStages; ++s) {
-        full[s].make(1);
-        empty[s].make(2 * kReaders);
-      }
-      Barrier::made();
-    }
+    if (threadIdx.x == 0) Base::make(2 * kReaders);
     __syncthreads();
     cluster_arrive();
     cluster_wait();

@@ -28,10 +28,11 @@ from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each, lar
 from fusedops.graph.segments import Place
 from fusedops.product import Linear
 from fusedops.product.choice import (
+    Choice,
     able,
     chosen_for,
+    features_of_sizes,
     gradient_reads_product,
-    product_call,
     why_never,
 )
 from fusedops.product.torch_op import call_in_graph
@@ -146,9 +147,8 @@ def _why_it_does_not_pay(
     given = {name: _as_captured(one) for name, one in operands.items()}
     # By the one of it that a call asks for.
     epilogue = declared.op.that_adds(_as_captured(product.w), given).epilogue
-    writes = len(epilogue.outputs) - 1
-    call = product_call(epilogue, epilogue.text, sizes, made.dtype, given, 0, writes)
-    choice = chosen_for(call, target)
+    found = features_of_sizes(epilogue, sizes, made.dtype, given, target)
+    choice = found if isinstance(found, Choice) else chosen_for(found, target)
     return "" if choice.tiling is not None else choice.why
 
 

@@ -100,7 +100,15 @@ def backward_schedule(
         more = gradient.needed.x or outline.traffic.more
         straight = bound.op.row_roles.get("target") is Role.TARGET and not bound.load
         chosen = choose_map_gradient(
-            row, target.gpu, len(sums), across, more, forced.storage, forced.backward, straight
+            row,
+            target.arch,
+            target.gpu,
+            len(sums),
+            across,
+            more,
+            forced.storage,
+            forced.backward,
+            straight,
         )
         return chosen, chosen.storage
     chosen = choose_gradient(

@@ -102,7 +102,7 @@ class Forward:
         if op.reduces or op.block == WHOLE_ROW:
             tile = schedule.choose(row, target.arch, gpu, forced.storage, forced.forward)
         else:
-            tile = choose_map(row, gpu, forced.storage, forced.forward)
+            tile = choose_map(row, target.arch, gpu, forced.storage, forced.forward)
         return tile, tile.storage
 
     def settled(self, call: Call) -> Call:

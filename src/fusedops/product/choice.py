@@ -17,7 +17,6 @@ from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.views import STORAGE
 from fusedops.map import Map
-from fusedops.plan.planned import Planned
 from fusedops.plan.planner import plan
 from fusedops.plan.saved_tensors import needed
 from fusedops.product.factors import (
@@ -30,7 +29,7 @@ from fusedops.product.factors import (
 )
 from fusedops.product.product_kernel import Product
 from fusedops.schedule import override
-from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, Gpu, ProductTiling
+from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, ProductTiling
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config, remembered
@@ -38,7 +37,6 @@ from fusedops.schedule.lookup import product_config, remembered
 __all__ = [
     "HALVES_ALONE",
     "Choice",
-    "ProductCall",
     "able",
     "as_if_cast",
     "as_multiplied",
@@ -46,15 +44,12 @@ __all__ = [
     "choose",
     "chosen",
     "chosen_for",
+    "decided",
     "explained",
     "features_of",
-    "features_of_call",
-    "filled_percent",
+    "features_of_sizes",
     "gradient_reads_product",
-    "plan_product",
-    "product_call",
     "reads_product",
-    "wave_percent",
     "why_never",
 ]
 
@@ -74,54 +69,17 @@ class Choice(NamedTuple):
     why: str
 
 
-def wave_percent(
-    rows: int, columns: int, multiprocessors: int, batches: int = 1, arch: str = ""
-) -> int:
-    """The waves of so many products in large tiles on a GPU, in percent.
-
-    >>> wave_percent(16384, 1024, 132)
-    387
-    """
-    clusters = max(1, multiprocessors // _counted(arch).cluster)
-    return 100 * batches * _pairs(rows, columns, arch) // clusters
-
-
-def filled_percent(rows: int, columns: int, arch: str = "") -> int:
-    """Tile utilisation: the elements of a product in percent of those of its clusters' tiles.
-
-    >>> filled_percent(384, 384)
-    56
-    """
-    tile = _counted(arch)
-    covered = _pairs(rows, columns, arch) * tile.cluster * tile.rows * tile.cols
-    return 100 * rows * columns // max(1, covered)
-
-
-def _pairs(rows: int, columns: int, arch: str) -> int:
-    """The clusters' tiles that cover a product."""
-    tile = _counted(arch)
-    return -(-rows // (tile.cluster * tile.rows)) * -(-columns // tile.cols)
-
-
-def _counted(arch: str) -> ProductTiling:
-    """The tiling by which features are counted, of the first kernel where there is none."""
-    kernels = PRODUCT_KERNELS
-    return (kernels.get(arch) or next(iter(kernels.values()))).counted
-
-
-def choose(
-    features: ProductFeatures, arch: str, gpu: Gpu, forced: ProductConfig | None = None
-) -> Choice:
-    """How a product and the functors after it are run on a GPU.
+def decided(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
+    """What the tuning files say of a product, whatever its kernel can run.
 
     Args:
         features: The product and what its functors move.
-        arch: The architecture of the GPU.
-        gpu: Its facts.
+        target: What runs it, of which `why_never` says nothing.
         forced: What tests and the tuner choose; None leaves it to the tuning files.
     """
+    assert target.gpu is not None
     if forced is None:
-        found = product_config(features, arch, gpu)
+        found = product_config(features, target.arch, target.gpu)
         config = found.config
         page = "docs/explanation/products.md"
         said = f"tuned on this device, from {found.where}" if found.tuned else page
@@ -131,12 +89,23 @@ def choose(
     tiling = TILINGS.get(config.implementation)
     if tiling is None:
         return Choice(None, f"one kernel for both is {slower}")
+    storage = STORAGE[getattr(torch, features.dtype)]
+    return Choice(dataclasses.replace(tiling, dtype=storage), f"which is {faster}")
+
+
+def choose(
+    features: ProductFeatures, target: Target, forced: ProductConfig | None = None
+) -> Choice:
+    """How a product and the functors after it are run; the arguments are those of `decided`."""
+    tiling, why = decided(features, target, forced)
+    if tiling is None:
+        return Choice(None, why)
     rows, columns, depth, batches = features[:4]
     if max(rows * batches, columns) >= MOST_ROWS or not batches:
         return Choice(
             None, f"one kernel for both counts from 1 to {MOST_ROWS - 1} rows, and as many columns"
         )
-    tiling = tiling.fitted(rows, columns, depth, gpu.multiprocessors)
+    tiling = tiling.fitted(rows, columns, depth, target.multiprocessors)
     if batches > 1 and not tiling.several:
         return Choice(None, "one kernel for few rows has one product")
     if columns % 8 or depth % 8 or not depth or not tiling.covers(rows, columns):
@@ -145,11 +114,18 @@ def choose(
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
             "multiples of 8 columns and rows",
         )
-    why = f"which is {faster}"
     if not tiling.several:
-        blocks = tiling.grid(rows, columns, gpu.multiprocessors)
+        blocks = tiling.grid(rows, columns, target.multiprocessors)
         why += f"; {counted(blocks, 'block')} of it read w, {tiling.cluster} for each tile"
     return Choice(tiling, why)
+
+
+_remembered = remembered(choose)
+
+
+def chosen_for(features: ProductFeatures, target: Target) -> Choice:
+    """How a product with these features is run, as `decided` and its kernel have it."""
+    return _remembered(features, target, override.current().product)
 
 
 def chosen(
@@ -161,52 +137,25 @@ def chosen(
 ) -> Choice:
     """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
 
-    The arguments are those of `features_of`.
+    The arguments are those of `features_of`; the target is by default x's device.
     """
-    call = _call_of(epilogue, x, w, arguments)
-    if isinstance(call, Choice):
-        return call
-    return chosen_for(call, target or Target.of(x.device))
+    target = target or Target.of(x.device)
+    found = features_of(epilogue, x, w, arguments, target)
+    return found if isinstance(found, Choice) else chosen_for(found, target)
 
 
 def features_of(
-    epilogue: Map,
-    x: Tensor,
-    w: Tensor,
-    arguments: Mapping[str, Any],
-    target: Target | None = None,
-) -> tuple[ProductFeatures, Target] | Choice:
-    """The features of a call and what runs it; or two kernels, whatever the features.
+    epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any], target: Target
+) -> ProductFeatures | Choice:
+    """The features of a call; or two kernels, whatever the features.
 
     Args:
         epilogue: The STORE, which is `able`.
         x: The left factor, which has been checked; under autocast it is yet to be cast.
         w: The right one, of shape (N, K), or (..., N, K) of many products, likewise.
         arguments: Operands and options.
-        target: What runs it, by default x's device.
+        target: What runs it.
     """
-    call = _call_of(epilogue, x, w, arguments)
-    if isinstance(call, Choice):
-        return call
-    target = target or Target.of(x.device)
-    return features_of_call(call, target), target
-
-
-HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
-
-#: Text of the epilogue; rows, columns, depth, batches; copies, masked; reads, writes, draws; dtype.
-ProductCall = tuple[str, int, int, int, int, bool, bool, int, int, bool, torch.dtype]
-
-
-def chosen_for(call: ProductCall, target: Target) -> Choice:
-    """How a product with these features is run."""
-    return _chosen(call, target, override.current().product)
-
-
-def _call_of(
-    epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
-) -> ProductCall | Choice:
-    """What the features follow from; it is found out at each call."""
     dtype = factor_dtype(x)
     if dtype not in HALVES or factor_dtype(w) is not dtype:
         return Choice(None, HALVES_ALONE)
@@ -217,81 +166,74 @@ def _call_of(
     else:
         _, batches, rows = product_sizes(x, w)
         copies = torch_copies(x, w)
-    if not type(rows) is type(batches) is type(n) is type(k) is int:
-        return Choice(None, "the sizes are those of a tracer")
-    sizes, writes = (rows, n, k, batches), len(epilogue.outputs) - 1
-    return product_call(epilogue, epilogue.text, sizes, dtype, arguments, 0, writes, copies)
+    sizes = rows, n, k, batches
+    return features_of_sizes(epilogue, sizes, dtype, arguments, target, copies=copies)
 
 
-def product_call(
+def features_of_sizes(
     epilogue: Map,
-    text: str,
     sizes: tuple[int, int, int, int],
     dtype: torch.dtype,
     arguments: Mapping[str, Any],
-    reads: int,
-    writes: int,
+    target: Target,
+    *,
+    grouped: bool = False,
     copies: bool = False,
-) -> ProductCall:
-    """What the features of a product with the functors of an epilogue follow from.
+) -> ProductFeatures | Choice:
+    """The features of a product and an epilogue; or two kernels, whatever the features.
 
     Args:
         epilogue: The functors.
-        text: What runs after the product, as text.
         sizes: The rows, columns and depth of a product, and how many there are.
         dtype: That of the factors.
         arguments: Operands and options of the epilogue.
-        reads: The tensors of the product's size that are read beside operands.
-        writes: The outputs beside the first one.
-        copies: Whether torch's product would copy a factor.
+        target: What runs it.
+        grouped: As in `ProductFeatures`.
+        copies: Likewise.
     """
-    slots, columns = epilogue.slots, sizes[1]
-    for key, value in arguments.items():
-        if key in slots and isinstance(value, Tensor) and value.numel() > columns:
-            reads += 1
-    draws = epilogue.dropouts > 0 and arguments.get("training") is not False
-    return (text, *sizes, copies, epilogue.masked, reads, writes, draws, dtype)
-
-
-def features_of_call(call: ProductCall, target: Target) -> ProductFeatures:
-    """The features of such a call on what runs it."""
-    store, rows, columns, depth, batches, copies, masked, reads, writes, draws, dtype = call
+    never = why_never(dtype, target)
+    if never:
+        return Choice(None, never)
+    if not all(type(size) is int for size in sizes):
+        return Choice(None, "the sizes are those of a tracer")
+    rows, columns, depth, batches = sizes
+    tile = PRODUCT_KERNELS[target.arch].counted
+    pairs = -(-rows // (tile.cluster * tile.rows)) * -(-columns // tile.cols)
+    covered = pairs * tile.cluster * tile.rows * tile.cols
+    products = 1 if grouped else batches
+    clusters = max(1, target.multiprocessors // tile.cluster)
+    large = [
+        isinstance(value, Tensor) and value.numel() > columns
+        for name, value in arguments.items()
+        if name in epilogue.slots
+    ]
     return ProductFeatures(
         rows=rows,
         columns=columns,
         depth=depth,
         batches=batches,
-        wave_percent=wave_percent(rows, columns, target.multiprocessors, batches, target.arch),
-        filled_percent=filled_percent(rows, columns, target.arch),
+        grouped=grouped,
+        wave_percent=100 * products * pairs // clusters,
+        filled_percent=100 * rows * columns // max(1, covered),
         copies=copies,
-        masked=masked,
-        reads=reads,
-        writes=writes,
-        draws=draws,
+        masked=epilogue.masked,
+        reads=sum(large),
+        writes=len(epilogue.outputs) - 1,
+        draws=epilogue.dropouts > 0 and arguments.get("training") is not False,
         dtype=str(dtype).removeprefix("torch."),
-        store=store,
+        store=epilogue.text,
     )
+
+
+HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
 
 
 def why_never(dtype: torch.dtype, target: Target) -> str:
     """Why one kernel runs no product of a dtype on a target; empty if it runs some."""
-    kernel = PRODUCT_KERNELS.get(target.arch)
-    if kernel is None or target.gpu is None:
-        return (
-            f"one kernel for both needs {' or '.join(PRODUCT_KERNELS)}, and this is {target.arch}"
-        )
-    return "" if dtype in kernel.dtypes else HALVES_ALONE
-
-
-@remembered
-def _chosen(call: ProductCall, target: Target, forced: ProductConfig | None) -> Choice:
-    never = why_never(call[-1], target)
-    if never or target.gpu is None:
-        return Choice(None, never)
-    choice = choose(features_of_call(call, target), target.arch, target.gpu, forced)
-    if choice.tiling is None:
-        return choice
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, dtype=STORAGE[call[-1]]))
+    if target.arch not in PRODUCT_KERNELS or target.gpu is None:
+        archs = " or ".join(PRODUCT_KERNELS)
+        return f"one kernel for both needs {archs}, and this is {target.arch}"
+    return "" if dtype in HALVES else HALVES_ALONE
 
 
 def able(epilogue: Map) -> bool:
@@ -355,12 +297,3 @@ def bind_store(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]
     """The call of the STORE on a product, which is there for its shape alone."""
     z = torch.empty(product_sizes(x, w)[0], dtype=factor_dtype(x), device=x.device)
     return epilogue.bind(z, dict(arguments))
-
-
-def plan_product(epilogue: Map, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Planned | None:
-    """A call as one kernel, which `chosen` has found to be faster; None where it cannot run it."""
-    tiling = chosen(epilogue, x, w, arguments).tiling
-    if tiling is None:
-        return None
-    bound = bind_store(epilogue, x, w, arguments)
-    return plan(Product(bound, x, w, tiling))

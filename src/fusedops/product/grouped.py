@@ -35,6 +35,7 @@ from fusedops.product.grouped_product import by_torch, ends_of, grouped_product,
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
+from fusedops.schedule.architectures import ProductTiling
 
 __all__ = ["GroupedLinear", "SettledGroups"]
 
@@ -175,14 +176,16 @@ class GroupedLinear(SingleProduct):
         self._check_groups(first, second, arguments)
         if not first.is_cuda:
             return Delegate(self._run_checked)
-        alone = self.alone(first, arguments)
-        if alone or self._chosen(first, second, arguments).tiling is None:
+        if self.alone(first, arguments):
+            return Delegate(self._run_apart)
+        tiling = self._chosen(first, second, arguments).tiling
+        if tiling is None:
             return Delegate(self._run_apart)
         dtype = factor_dtype(first)
         if first.dtype is not dtype or second.dtype is not dtype:
             return Delegate(self._run_cast)
         try:
-            planned = self.planned(first, second, arguments)
+            planned = self.planned(first, second, arguments, tiling)
         except (TypeError, ValueError):
             planned = None  # the Map says what is wrong, in the shape that the call knows
         if planned is None:
@@ -192,36 +195,31 @@ class GroupedLinear(SingleProduct):
         return made or Delegate(self._run_apart)
 
     def planned(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any], target: Target | None = None
+        self,
+        first: Tensor,
+        second: Tensor,
+        arguments: dict[str, Any],
+        tiling: ProductTiling,
+        target: Target | None = None,
     ) -> Planned | None:
         """A call, whose factors are of one dtype, as one kernel; None where none can run it."""
-        choice = self._chosen(first, second, arguments, target)
-        if choice.tiling is None:
-            return None
         others = {**arguments}
         offsets = others.pop(OFFSETS)
         bound = bind_groups(self.epilogue, first, second, others, self.by_expert, self.halves)
         if bound is None:
             return None
         halves = self.halves, self.interleaved
-        one = GroupedProduct(bound, first, second, offsets, self._numbers, *halves, choice.tiling)
+        one = GroupedProduct(bound, first, second, offsets, self._numbers, *halves, tiling)
         return plan(one, target)
 
-    def _chosen(
-        self,
-        first: Tensor,
-        second: Tensor,
-        arguments: dict[str, Any],
-        target: Target | None = None,
-    ) -> Choice:
+    def _chosen(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """How a call is run, as far as sizes, dtypes and gradients decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         if env.record_file() is not None:
             return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
-        beside = 1 if self.halves is None else 2
-        target = target or Target.of(first.device)
-        choice = chosen_for_groups(self.epilogue, first, second, beside, target)
+        beside, target = 1 if self.halves is None else 2, Target.of(first.device)
+        choice = chosen_for_groups(self.epilogue, first, second, arguments, beside, target)
         if choice.tiling is not None and wants_gradient((first, second, *arguments.values())):
             return Choice(None, "torch's product keeps z, for the gradients")
         return choice
@@ -248,16 +246,15 @@ class GroupedLinear(SingleProduct):
         """
         first, second = self.given((first, second), arguments)
         self._check_groups(first, second, arguments)
-        choice = self._explained(first, second, arguments)
+        choice = self.choice(first, second, arguments)
         del arguments[OFFSETS]
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
                 made = table.new_empty((first.shape[0], *self._entry(table)))
                 arguments[name] = made.requires_grad_(table.requires_grad)
-        apart = None if choice.tiling is not None else choice.why
-        return explain_product(self, first, second, arguments, apart)
+        return explain_product(self, first, second, arguments, choice)
 
-    def _explained(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """How a call is run, and why, strides and alignment included; nothing is built."""
         dtype = factor_dtype(first)
         if not by_torch(dtype):
@@ -273,7 +270,7 @@ class GroupedLinear(SingleProduct):
             one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
             for one in (first, second)
         )
-        if self.planned(first, second, arguments) is not None:
+        if self.planned(first, second, arguments, choice.tiling) is not None:
             return choice
         return Choice(
             None,
@@ -281,10 +278,6 @@ class GroupedLinear(SingleProduct):
             "x and w by bulk copies, from rows that begin at multiples of 16 bytes, which these do "
             "not allow",
         )
-
-    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """How a call is run that can be one kernel's."""
-        return self._chosen(first, second, arguments)
 
     def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call on a CPU, where it costs little to look at the offsets."""
@@ -298,14 +291,19 @@ class GroupedLinear(SingleProduct):
         dtype, rows = factor_dtype(first), first.shape[0]
         ends = ends_of(arguments.pop(OFFSETS), rows, second.shape[0])
         z = grouped_product(first.to(dtype), as_factor(second, dtype), ends)
-        z, arguments = self.read_by_store(z, arguments)
-        for name in self.by_expert:
-            if isinstance(table := arguments.get(name), Tensor):
-                entries = table.reshape(table.shape[0], *self._entry(table))
-                arguments[name] = rows_of_groups(entries, ends, rows)
+        z, arguments = self.read_by_store(z, self._by_row(arguments, ends, rows))
         if self.alone(first, arguments):
             return z
         return self.run_store(self.epilogue, z, arguments, way)
+
+    def _by_row(self, arguments: dict[str, Any], ends: Tensor, rows: int) -> dict[str, Any]:
+        """The arguments with an entry for each row in place of one for each group."""
+        found = {**arguments}
+        for name in self.by_expert:
+            if isinstance(table := arguments.get(name), Tensor):
+                entries = table.reshape(table.shape[0], *self._entry(table))
+                found[name] = rows_of_groups(entries, ends, rows)
+        return found
 
     def read_by_store(self, z: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """What the STORE gets of a product as its x, and its operands."""
@@ -339,10 +337,8 @@ class GroupedLinear(SingleProduct):
         arguments = {**arguments}
         self._check_groups(first, second, arguments)
         ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
-        for name in self.by_expert:
-            if isinstance(table := arguments.get(name), Tensor):
-                entries = table.detach().reshape(table.shape[0], *self._entry(table))
-                arguments[name] = rows_of_groups(entries, ends, first.shape[0])
+        with torch.no_grad():
+            arguments = self._by_row(arguments, ends, first.shape[0])
         if self.halves is not None:
             z = grouped_product(first.detach(), second.detach(), ends)
             arguments[self.halves] = self.read_by_store(z, {})[1][self.halves]

@@ -17,11 +17,11 @@ from fusedops.generate.product import BATCH_DIMS, MOST_GROUPS, Factor, write_fac
 from fusedops.generate.source import Member
 from fusedops.generate.views import STORAGE, OtherHalf, Part, part_of
 from fusedops.plan.planned import Call, Results, Tensors
-from fusedops.product.choice import MOST_ROWS, Choice, able, why_never
+from fusedops.product.choice import MOST_ROWS, Choice, able, decided, features_of_sizes
 from fusedops.product.factors import HALVES, factor_dtype, matrix_of
-from fusedops.product.product_kernel import Product, is_near
+from fusedops.product.product_kernel import ProductPass, is_near
 from fusedops.schedule import override
-from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, ProductTiling
+from fusedops.schedule.architectures import ProductTiling
 
 if TYPE_CHECKING:
     from fusedops.generate.arguments import ArgumentWriter
@@ -34,12 +34,14 @@ __all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
 #: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
 WARPGROUP_ROWS = 64
 
-#: Deeper products were not measured to be faster (benchmarks/log, 45).
-MOST_DEPTH = 4096
-
 
 def chosen_for_groups(
-    epilogue: Epilogue, x: Tensor, w: Tensor, beside: int, target: Target
+    epilogue: Epilogue,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    beside: int,
+    target: Target,
 ) -> Choice:
     """How a call is run, as far as sizes and dtypes decide it.
 
@@ -47,39 +49,34 @@ def chosen_for_groups(
         epilogue: The STORE.
         x: The rows of all groups.
         w: A matrix for each group.
+        arguments: Operands and options.
         beside: The columns of the product that make one of the result, 1 or 2.
         target: What runs it.
     """
     if not able(epilogue) or epilogue.causal or epilogue.positions:
         return Choice(None, "its functors are not supported in the epilogue of a grouped GEMM")
-    never = why_never(factor_dtype(x), target)
-    if never:
-        return Choice(None, never)
-    forced = override.current().product
-    kernel = PRODUCT_KERNELS[target.arch]
-    tiling = kernel.counted if forced is None else TILINGS.get(forced.implementation)
-    if tiling is None or tiling.in_turns or not tiling.several:
-        return Choice(None, "one kernel for both is forced away")
     (rows, depth), (groups, columns, _) = x.shape, w.shape
-    if not type(rows) is type(depth) is type(groups) is type(columns) is int:
-        return Choice(None, "the sizes are those of a tracer")
+    sizes = rows, columns, depth, groups
+    found = features_of_sizes(epilogue, sizes, factor_dtype(x), arguments, target, grouped=True)
+    if isinstance(found, Choice):
+        return found
+    choice = decided(found, target, override.current().product)
+    tiling = choice.tiling
+    if tiling is None:
+        return choice
+    if tiling.in_turns or not tiling.several:
+        return Choice(None, "one kernel for groups has large tiles alone")
     most = max(rows * groups, columns)
     if not 2 <= groups <= MOST_GROUPS or rows < 2 or most >= MOST_ROWS:
         return Choice(None, f"one kernel for both takes from 2 to {MOST_GROUPS} groups")
-    columns //= beside
-    if columns % 8 or depth % 8 or not depth or columns < tiling.cols // beside:
+    of_y, tile = columns // beside, tiling.cols // beside
+    if of_y % 8 or depth % 8 or not depth or of_y < tile:
         return Choice(
             None,
-            f"one kernel for both has tiles of {tiling.cols // beside} columns of y, and x and w "
-            "of multiples of 8 columns",
+            f"one kernel for both has tiles of {tile} columns of y, and x and w of multiples of 8 "
+            "columns",
         )
-    tiling = dataclasses.replace(tiling, dtype=STORAGE[factor_dtype(x)])
-    if forced is not None:
-        return Choice(tiling, "which is forced")
-    if depth > MOST_DEPTH:
-        page = "docs/explanation/products.md"
-        return Choice(None, f"one kernel for both is not faster of so many columns of x ({page})")
-    return Choice(tiling, "which is faster than two (docs/explanation/products.md)")
+    return choice
 
 
 def bind_groups(
@@ -123,7 +120,7 @@ def bind_groups(
     return None if bound.dropout_slots or bound.tables else bound
 
 
-class GroupedProduct(Product):
+class GroupedProduct(ProductPass):
     """The pass of a product of groups of rows and its STORE as one kernel.
 
     Args:
@@ -153,10 +150,8 @@ class GroupedProduct(Product):
         self.groups, self.rows, self.columns = *w.shape[:1], x.shape[0], bound.columns
         if w.stride(-1) != 1 and w.stride(-2) == 1:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
-        self.bound, self.op, self.slots = bound, bound.op, slots
-        self.forms: dict[Any, Any] = {}
-        self.tiling, self.info, self.dtype = tiling, tiling.name, x.dtype
-        self.half, self.offsets = half, offsets
+        super().__init__(bound, x.dtype, tiling)
+        self.slots, self.half, self.offsets = slots, half, offsets
         self.factors = _factors_of(bound, x, w, offsets, slots["w"], tiling)
         self.entry = "interleaved_product" if interleaved else "halved_product"
         if half is None:

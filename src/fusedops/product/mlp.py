@@ -18,7 +18,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.product.autograd import between_products, linear_recomputed, why_kept
-from fusedops.product.choice import as_multiplied
+from fusedops.product.choice import Choice, as_multiplied
 from fusedops.product.declaration import TAKEN, ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import (
@@ -41,7 +41,9 @@ from fusedops.torch_ops.tracing import draw_for
 
 __all__ = ["MLP"]
 
-_APART = "its input is made again in the backward pass, so autograd sees the product by itself"
+_APART = Choice(
+    None, "its input is made again in the backward pass, so autograd sees the product by itself"
+)
 
 
 class MLP(ProductOp):
@@ -252,7 +254,7 @@ class MLP(ProductOp):
         first, second = self.shared(arguments)
         shape = self.layers[0].shape(x, w1)
         h = torch.empty(shape, dtype=factor_dtype(x), device=x.device)  # not touched
-        h.requires_grad_(self._learns(x, w1, first))
+        h.requires_grad_(wants_gradient((x, w1, *first.values())))
         remakes = self._recomputes(x, w1, w2, first)
         reports = (
             explain_product(self.layers[0], x, w1, first),
@@ -313,10 +315,6 @@ class MLP(ProductOp):
             found = self._gradients.setdefault(key, made)  # another thread's, if it was first
         return found
 
-    def _learns(self, x: Tensor, w1: Tensor, first: Mapping[str, Any]) -> bool:
-        """Whether a gradient goes back through the hidden tensor."""
-        return wants_gradient((x, w1, *first.values()))
-
     def _recomputes(self, x: Tensor, w1: Tensor, w2: Tensor, first: dict[str, Any]) -> bool:
         """Whether what `hidden` makes is not kept for the gradient of w2, but made again.
 
@@ -332,7 +330,7 @@ class MLP(ProductOp):
                 return False
         elif torch._C._len_torch_dispatch_stack():
             return False
-        if not w2.requires_grad or not self._learns(x, w1, first):
+        if not w2.requires_grad or not wants_gradient((x, w1, *first.values())):
             return False
         if self.layers[0].that_adds(w1, first).alone(x, first):
             return False

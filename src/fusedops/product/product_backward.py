@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,32 +25,21 @@ from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.product import write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
-from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE, Part, View, contiguous, part_of
 from fusedops.map import Map
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
 from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurrences
-from fusedops.product.choice import (
-    HALVES_ALONE,
-    Choice,
-    ProductCall,
-    able,
-    chosen_for,
-    features_of_call,
-    product_call,
-)
+from fusedops.product.choice import HALVES_ALONE, Choice, able, chosen_for, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import build_or_warn, factors_of, is_near
+from fusedops.product.product_kernel import ProductPass, build_or_warn, factors_of, is_near
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
 
 if TYPE_CHECKING:
-    from fusedops.bind.geometry import Geometry
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.plan.placing import Outline
-    from fusedops.plan.reading import Reading
 
 __all__ = [
     "ProductBackward",
@@ -58,7 +47,6 @@ __all__ = [
     "chosen",
     "explained",
     "features_of",
-    "gradient_variants",
     "may_fuse",
 ]
 
@@ -80,15 +68,14 @@ def chosen(
 
     The arguments are those of `features_of`; the target is by default dy's device.
     """
-    call = _call_of(epilogue, dy, w, arguments)
-    if isinstance(call, Choice):
-        return call
-    choice = chosen_for(call, target or Target.of(dy.device))
-    if choice.tiling is None:
-        return choice
-    if not choice.tiling.several:
+    target = target or Target.of(dy.device)
+    features = features_of(epilogue, dy, w, arguments, target)
+    if isinstance(features, Choice):
+        return features
+    choice = chosen_for(features, target)
+    if choice.tiling is not None and not choice.tiling.several:
         return Choice(None, "one kernel for few rows has no gradient")
-    return choice._replace(tiling=dataclasses.replace(choice.tiling, mn_major=True))
+    return choice
 
 
 def features_of(
@@ -103,13 +90,6 @@ def features_of(
         arguments: The operands and options of the epilogue.
         target: What runs it.
     """
-    call = _call_of(epilogue, dy, w, arguments)
-    return call if isinstance(call, Choice) else features_of_call(call, target)
-
-
-def _call_of(
-    epilogue: Map, dy: Tensor, w: Tensor, arguments: Mapping[str, Any]
-) -> ProductCall | Choice:
     if not may_fuse(epilogue):
         return Choice(
             None, "its functors mask, save or tap, which no GEMM epilogue goes back through"
@@ -118,9 +98,12 @@ def _call_of(
         return Choice(None, HALVES_ALONE)
     depth, columns = w.shape
     sizes = math.prod(dy.shape[:-1]), columns, depth, 1
+    found = features_of_sizes(epilogue, sizes, dy.dtype, arguments, target)
+    if isinstance(found, Choice):
+        return found
     # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
-    return product_call(epilogue, text, sizes, dy.dtype, arguments, reads=1, writes=1)
+    return found._replace(reads=found.reads + 1, writes=1, store=text)
 
 
 class ProductBackward:
@@ -182,7 +165,7 @@ class ProductBackward:
         return made
 
 
-class ProductGradient:
+class ProductGradient(ProductPass):
     """The pass of the gradients of z and of operands as one kernel.
 
     It allocates dz, h, the gradients of operands, and then workspaces.
@@ -192,27 +175,21 @@ class ProductGradient:
         wanted: The operands whose gradients are wanted.
         dy: The gradient of y, of shape (..., N).
         w: The weight, of shape (N, H).
-        tiling: The form of the kernel, for an MN-major w.
+        tiling: The form of the kernel, but for w, which is MN-major.
     """
 
     entry = "product_gradient"
     product = "Linear"
-    gradient = from_result = False
-    in_order = True
 
     def __init__(
         self, bound: Bound, wanted: frozenset[str], dy: Tensor, w: Tensor, tiling: ProductTiling
     ) -> None:
-        self.bound = bound
-        self.op = op = bound.op
-        self.uses = occurrences(op, wanted)
-        self.slots = {"x": 1, **{name: slot + 1 for name, slot in op.slots.items()}}
+        super().__init__(bound, dy.dtype, dataclasses.replace(tiling, mn_major=True))
+        self.uses = occurrences(bound.op, wanted)
+        self.slots = {"x": 1, **{name: slot + 1 for name, slot in bound.op.slots.items()}}
         self.rows = math.prod(dy.shape[:-1])
-        self.forms: dict[Any, Any] = {}
-        self.tiling = tiling
         self.info = f"{tiling.name}, gradient"
-        self.dtype = dy.dtype
-        self.factors = factors_of(bound, dy, w, len(op.slots) + 2, tiling)
+        self.factors = factors_of(bound, dy, w, len(bound.op.slots) + 2, self.tiling)
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """What the epilogue reads by name, dz as ("to",), h as ("again",), and the gradients.
@@ -235,12 +212,6 @@ class ProductGradient:
         for number, (key, (dtype, sizes)) in enumerate(made.items()):
             parts[key] = Part(sizes, contiguous(sizes), dtype, (_runtime.OUTPUT, number), 16)
         return parts, ()
-
-    def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
-    ) -> tuple[ProductTiling, str]:
-        """The tiling, which has been chosen."""
-        return self.tiling, self.tiling.storage
 
     def settled(self, call: Call) -> Call | None:
         """The call, if a tile can address its tensors and add up the gradients of operands."""
@@ -284,31 +255,11 @@ class ProductGradient:
             members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
         return members + write_factors(write, *self.factors, self.tiling)
 
-    def types(self, call: Call) -> None:
-        """Tensor maps are made of the sizes."""
-
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
         """Rows, grain, grid, block and shared memory of the kernel."""
         tiling, columns = self.tiling, call.geometry.columns
         grid = tiling.grid(self.rows, columns, call.target.multiprocessors)
         return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
-
-
-def gradient_variants(
-    bound: Bound,
-    wanted: frozenset[str],
-    dy: Tensor,
-    w: Tensor,
-    arguments: Mapping[str, Any],
-    target: Target,
-) -> Iterator[Variant]:
-    """The kernels of a call on a target, if one kernel runs it there."""
-    tiling = chosen(bound.op, dy, w, arguments, target).tiling  # type: ignore[arg-type]
-    if tiling is None:
-        return
-    planned = plan(ProductGradient(bound, wanted, dy, w, tiling), target)
-    if planned is not None:
-        yield from planned.variants
 
 
 def explained(

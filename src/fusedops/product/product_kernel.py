@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fusedops.plan.placing import Outline
     from fusedops.plan.reading import Reading
 
-__all__ = ["Product", "build_or_warn", "factors_of", "is_near"]
+__all__ = ["Product", "ProductPass", "build_or_warn", "factors_of", "is_near"]
 
 #: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 7
 #: (`NearRow` in row/index.cuh).
@@ -67,7 +67,39 @@ def is_near(call: Call) -> bool:
     return all(place is not None and place.row_strides[-1] < MOST_APART for place in places)
 
 
-class Product:
+class ProductPass:
+    """What the passes with one product in their kernel share.
+
+    Args:
+        bound: The call of the epilogue.
+        dtype: That of the factors.
+        tiling: The form of the kernel, which has been chosen.
+    """
+
+    gradient = from_result = False
+    in_order = True
+
+    def __init__(self, bound: Bound, dtype: torch.dtype, tiling: ProductTiling) -> None:
+        self.bound, self.op = bound, bound.op
+        self.forms: dict[Any, Any] = {}
+        self.tiling, self.info = tiling, tiling.name
+        self.dtype = dtype
+
+    def schedule(
+        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
+    ) -> tuple[ProductTiling, str]:
+        """The tiling."""
+        return self.tiling, self.tiling.storage
+
+    def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
+        """The outputs; nothing joins them."""
+        return {name: views["out", name] for name in self.bound.outputs}, {}
+
+    def types(self, call: Call) -> None:
+        """Tensor maps are made of the sizes."""
+
+
+class Product(ProductPass):
     """The pass of a product and its STORE as one kernel.
 
     Args:
@@ -77,21 +109,13 @@ class Product:
         tiling: The form of the kernel, but for which of them is.
     """
 
-    gradient = from_result = False
-    in_order = True
-
     def __init__(self, bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling) -> None:
         shape, self.batches, self.rows = product_sizes(x, w)
         self.columns = shape[-1]
         if w.stride(-1) != 1 and w.stride(-2) == 1:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
-        self.bound = bound
-        self.op = bound.op
+        super().__init__(bound, x.dtype, tiling)
         self.slots = bound.op.slots
-        self.forms: dict[Any, Any] = {}
-        self.tiling = tiling
-        self.info = tiling.name
-        self.dtype = x.dtype
         self.factors = factors_of(bound, x, w, len(self.slots) + 1, tiling)
         batched = self.factors is not None and self.factors[0].batch
         self.product = "Matmul" if batched else "Linear"
@@ -105,12 +129,6 @@ class Product:
         parts = parts_of(self.bound, outline, vectors)
         del parts["x"]
         return parts, ()
-
-    def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
-    ) -> tuple[ProductTiling, str]:
-        """The tiling, which has been chosen."""
-        return self.tiling, self.tiling.storage
 
     def settled(self, call: Call) -> Call | None:
         """The call, unless a tile cannot address its tensors, or begin with what is added."""
@@ -129,10 +147,6 @@ class Product:
             [(bound.output_dtype(name), bound.output_shape(name)) for name in bound.outputs]
         )
 
-    def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
-        """The outputs; nothing joins them."""
-        return {name: views["out", name] for name in self.bound.outputs}, {}
-
     def members(
         self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
     ) -> list[Member]:
@@ -140,9 +154,6 @@ class Product:
         assert self.factors is not None
         members = [Member(write.output("y"), "y")]
         return members + write_factors(write, *self.factors, self.tiling)
-
-    def types(self, call: Call) -> None:
-        """Tensor maps are made of the sizes."""
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
         """Rows, grain, grid, block and shared memory of the kernel."""

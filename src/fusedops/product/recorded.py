@@ -16,9 +16,10 @@ from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.plan.planner import plan
+from fusedops.product import product_backward
 from fusedops.product.choice import able, as_if_cast, bind_store, chosen
 from fusedops.product.factors import factor_dtype
-from fusedops.product.product_backward import gradient_variants, may_fuse
+from fusedops.product.product_backward import ProductGradient, may_fuse
 from fusedops.product.product_kernel import Product
 
 if TYPE_CHECKING:
@@ -90,13 +91,14 @@ def _variants(
     bound: Bound, factors: Mapping[str, Tensor], target: Target, wanted: frozenset[str]
 ) -> Iterator[Variant]:
     """The kernels of a call on a target if a fused GEMM runs it; with `wanted`, of a gradient."""
-    x, w = factors["x"], factors["w"]
+    x, w, op = factors["x"], factors["w"], bound.op
     arguments = {**bound.operands, "training": bool(bound.dropout_slots)}
-    if wanted:
-        yield from gradient_variants(bound, wanted, x, w, arguments, target)
+    choose = product_backward.chosen if wanted else chosen
+    tiling = choose(op, x, w, arguments, target).tiling  # type: ignore[arg-type]
+    if tiling is None:
         return
-    tiling = chosen(bound.op, x, w, arguments, target).tiling  # type: ignore[arg-type]
-    planned = None if tiling is None else plan(Product(bound, x, w, tiling), target)
+    one = ProductGradient(bound, wanted, x, w, tiling) if wanted else Product(bound, x, w, tiling)
+    planned = plan(one, target)
     if planned is not None:
         yield from planned.variants
 

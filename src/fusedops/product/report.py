@@ -54,7 +54,7 @@ def explain_product(
     first: Tensor,
     second: Tensor,
     arguments: dict[str, Any],
-    apart: str | None = None,
+    choice: Choice | None = None,
 ) -> ProductExplanation:
     """Explain a call whose factors have been checked; nothing is computed.
 
@@ -63,7 +63,7 @@ def explain_product(
         first: The left factor.
         second: The right one.
         arguments: Operands and options.
-        apart: Why torch's product runs whatever `op` would choose, if it does.
+        choice: How it is run, where that is not what `op` would choose.
 
     Raises:
         TypeError, ValueError: An argument does not fit, as in a call.
@@ -101,7 +101,7 @@ def explain_product(
         # Of the kernel after the product, x is the product.
         further = tuple(one for one in picture.fused if one.name not in ("x", *op.of_product))
         unfused += picture.unfused
-        tiling, why = (None, apart) if apart else op.choice(first, second, arguments)
+        tiling, why = choice or op.choice(first, second, arguments)
         if tiling is not None:
             keeps = any(one.name == "x" for one in store.kept)
             # z is not read, and written if it is kept

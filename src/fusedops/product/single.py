@@ -15,14 +15,15 @@ from fusedops.errors import FusedOpsError
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Save
 from fusedops.jit import env
+from fusedops.plan.planner import plan
 from fusedops.product.autograd import factor_gradients
 from fusedops.product.choice import (
     Choice,
     able,
     as_multiplied,
+    bind_store,
     chosen,
     explained,
-    plan_product,
     reads_product,
 )
 from fusedops.product.declaration import ProductOp
@@ -35,7 +36,7 @@ from fusedops.product.factors import (
     product_sizes,
     wants_gradient,
 )
-from fusedops.product.product_kernel import build_or_warn
+from fusedops.product.product_kernel import Product, build_or_warn
 from fusedops.product.recorded import record
 from fusedops.product.report import explain_product
 from fusedops.product.torch_op import AsOperator, call_operator
@@ -190,12 +191,16 @@ class SingleProduct(ProductOp):
 
     def _plan(self, first: Tensor, w: Tensor, arguments: dict[str, Any]) -> Plan | None:
         """The plan of one kernel, or None if it cannot run the call or cannot be had."""
-        planned = plan_product(self.epilogue, first, w, arguments)
+        tiling = chosen(self.epilogue, first, w, arguments).tiling
+        if tiling is None:
+            return None
+        bound = bind_store(self.epilogue, first, w, arguments)
+        planned = plan(Product(bound, first, w, tiling))
         if planned is None:
             return None
-        plan = build_or_warn(planned, self.declaration)
-        self.available = plan is not None
-        return plan
+        made = build_or_warn(planned, self.declaration)
+        self.available = made is not None
+        return made
 
     def run_alone(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Tensor:
         """Run a call by torch's product alone."""

@@ -24,11 +24,11 @@ from torch import Tensor
 from fusedops.declare.text import read
 from fusedops.generate.target import Target
 from fusedops.plan.saved_tensors import needed
+from fusedops.product.choice import why_never
 from fusedops.product.declaration import TAKEN
 from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
 from fusedops.run.autograd import no_statistics
 from fusedops.schedule import override
-from fusedops.schedule.architectures import PRODUCT_KERNELS
 from fusedops.schedule.launch import IMPLEMENTATIONS
 from fusedops.schedule.lookup import product_implementations
 from fusedops.torch_ops.calls import FACTOR, ForwardCall
@@ -281,12 +281,12 @@ def _may_be_one(
     if device.type != "cuda":
         return False
     target = Target.of(device)
-    if target.arch not in PRODUCT_KERNELS or target.gpu is None:
+    if why_never(dtype, target) or target.gpu is None:
         return False
     forced = override.current().product
     if forced is not None:
         return forced.implementation != IMPLEMENTATIONS[0]
-    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
+    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws, "grouped": False}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if n is not None and k is not None:
         if n % 8 or k % 8:

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-import torch
-
 __all__ = [
     "GPUS",
     "OLDEST",
@@ -93,7 +91,7 @@ class ProductTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory, `Ring::kShared` in pipeline.cuh."""
+        """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * self.stage_columns * 2
         if not self.in_turns:
             stage += self.cols * 2  # a bias
@@ -141,7 +139,7 @@ class FewRowsTiling(ProductTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory, `FewRows::Ring::kShared` in few_rows.cuh."""
+        """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         return 1024 + self.stages * ((self.rows + self.cols) * self.stage_columns * 2 + 16)
 
     @property
@@ -193,12 +191,10 @@ class ProductKernel(NamedTuple):
     """The GEMM kernel with an epilogue for one architecture.
 
     Attributes:
-        dtypes: The dtypes of factors.
         tilings: Its tilings by name, which no other architecture's has.
         counted: The tiling by which waves and filled tiles of a product are counted.
     """
 
-    dtypes: tuple[torch.dtype, ...]
     tilings: Mapping[str, ProductTiling]
     counted: ProductTiling
 
@@ -211,7 +207,7 @@ _SM_90 = {
 
 #: By the name of the architecture; others run torch's product and a kernel after it.
 PRODUCT_KERNELS: Mapping[str, ProductKernel] = MappingProxyType(
-    {"sm_90": ProductKernel((torch.float16, torch.bfloat16), _SM_90, _SM_90["Together"])}
+    {"sm_90": ProductKernel(_SM_90, _SM_90["Together"])}
 )
 
 #: The tilings of all architectures by name.

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BackwardFeatures", "Features", "ForwardFeatures", "ProductFeatures"]
+__all__ = [
+    "BackwardFeatures",
+    "Features",
+    "ForwardFeatures",
+    "IndependentFeatures",
+    "LaunchFeatures",
+    "ProductFeatures",
+]
 
 
 class ForwardFeatures(NamedTuple):
@@ -94,12 +101,37 @@ class BackwardFeatures(NamedTuple):
     sharing: int
 
 
+class IndependentFeatures(NamedTuple):
+    """Features of a pass that reduces no rows, whose chunks are independent of one another.
+
+    Attributes:
+        gradient: Whether it is a backward pass.
+        values, threads, chunks, sharing: As in `ForwardFeatures`.
+        in_blocks: Whether neighbouring columns share numbers, which their lanes exchange.
+        sums: Number of operands whose gradients can be sums over rows; 0 without.
+        visits: Whether a block visits one row after another, to add up a gradient.
+        more: Whether a backward pass moves tensors of x's size beside the gradients of y and of x.
+    """
+
+    gradient: bool
+    values: int
+    threads: int
+    chunks: int
+    sharing: int
+    in_blocks: bool = False
+    sums: int = 0
+    visits: bool = False
+    more: bool = False
+
+
 class ProductFeatures(NamedTuple):
     """Features of a matrix product with the functors after it.
 
     Attributes:
         rows, columns, depth: The product is one of matrices (rows, depth) and (depth, columns).
         batches: The number of such products.
+        grouped: Whether rows are in groups, each of which has a right matrix of its own: then
+            `rows` are those of all groups, and `batches` is the number of groups.
         wave_percent: The waves of one kernel of large tiles, in percent: pairs of tiles for each
             cluster that the device runs at once. Below 100 some clusters have none.
         filled_percent: The elements of a product, in percent of those in pairs of large tiles that
@@ -117,6 +149,7 @@ class ProductFeatures(NamedTuple):
     columns: int
     depth: int
     batches: int
+    grouped: bool
     wave_percent: int
     filled_percent: int
     copies: bool
@@ -128,4 +161,6 @@ class ProductFeatures(NamedTuple):
     store: str
 
 
+#: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.
 Features = ForwardFeatures | BackwardFeatures
+LaunchFeatures = Features | IndependentFeatures

@@ -11,22 +11,16 @@ those of other operators do (tiling.py).
 from __future__ import annotations
 
 from fusedops.schedule.architectures import Gpu
+from fusedops.schedule.features import IndependentFeatures
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
+from fusedops.schedule.lookup import launch_config
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import (
-    Bucket,
-    Table,
-    Tile,
-    at_most,
-    bucket_of,
-    ceil_div,
-    power_of_two_above,
-)
+from fusedops.schedule.tiling import Bucket, Tile, bucket_of, ceil_div, power_of_two_above
 
 __all__ = ["choose_map", "choose_map_gradient"]
 
-#: Threads in a block.
+#: The most threads of a chunk.
 THREADS = 256
 
 #: Bytes of x that a thread has, and the most packs: several vector accesses in flight, in few
@@ -36,34 +30,10 @@ THREADS = 256
 FORWARD = (64, 16)
 BACKWARD = (32, 16)  # also forward where a functor reads a partner, which takes registers
 
-#: Occupancy targets in threads per SM, by values per thread, as for softmaxes in sm_90.json: with
-#: 32 values room for the loads of several tensors at a time is worth more than more threads. 0
-#: leaves the registers to the compiler.
-OCCUPANCY: Table = ((16, 0), (None, 896))
-
-#: Occupancy target where columns of a warp's row share numbers in blocks. Its lanes exchange, so a
-#: block has one row: then none is without. A gate of SwiGLU of 1024 columns, y of 8 bits,
-#: scales of 128 and of 32 columns, percent of a copy of as many bytes: 96 and 98, with eight rows a
-#: block 87 and 87, with one and a target of 896 threads 97 and 94.
-ALONE = 1024
-
-#: Threads per SM of blocks that visit one row after another, and what there is room for: where the
-#: gradients of y and of x are all of x's size that moves, and where there is more, whose registers
-#: are worth more than threads. Percent of the ceiling on one H200 with 512, 640, 768 and 1024
-#: threads, 16 bits: a bias of 256 columns 71, 71, 76, 78, of 16384 84, 84, 88, 90; bias, GELU and
-#: residual of 1024 columns 83, 83, 80, 66, of 16384 88, 88, 86, 80, with a dropout 88, 88, 81, 69.
-PERSISTENT = 1024
-PERSISTENT_OF_MORE = 640
-
-
-#: Rows that a thread has at a time where a functor reads a partner, and rows share its operands. A
-#: rotation of 128 columns of 16 bits 92 in blocks of 64 threads, 94 in those of a warp, of which so
-#: few fit that fewer bytes are in flight; four rows abreast 93, eight 92.
-ABREAST = 2
-
 
 def choose_map(
     row: Row,
+    arch: str,
     gpu: Gpu,
     storage: str | None = None,
     launch: LaunchConfig | None = None,
@@ -72,29 +42,24 @@ def choose_map(
 
     Args:
         row: The facts of a row; `streams` and `centred` make no difference.
+        arch: The architecture that the kernel is built for.
         gpu: The facts of the GPU.
         storage: A storage that a test forces, or None.
-        launch: A launch configuration in place of the chosen one, or None.
+        launch: A launch configuration in place of the one that is looked up, or None.
 
     Raises:
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
     bucket = _bucket(row, BACKWARD if row.paired else FORWARD)
-    occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
-    if launch is None and row.align and bucket.tile.threads == 32 and bucket.tile.chunks == 1:
-        launch = LaunchConfig(1, min(ALONE, gpu.threads_per_sm))
-    if launch is not None:
-        launch = launch.with_abreast(row.sharing)
-    made = _made(row, bucket, gpu, occupancy, launch)
-    if launch is not None or row.sharing == 1:
-        return made
-    rows = max(1, 32 // bucket.tile.threads)
-    return made.replaced(launch=made.launch._replace(rows_per_block=rows, abreast=ABREAST))
+    features = _features(row, bucket.tile)._replace(in_blocks=row.align > 0)
+    launch = launch or launch_config(features, arch, gpu).config
+    return _made(row, bucket, launch)
 
 
 def choose_map_gradient(
     row: Row,
+    arch: str,
     gpu: Gpu,
     sums: int,
     across: bool,
@@ -107,13 +72,14 @@ def choose_map_gradient(
 
     Args:
         row: The facts of a row; `streams` and `centred` make no difference.
+        arch: The architecture that the kernel is built for.
         gpu: The facts of the GPU.
         sums: The number of operands whose gradients can be sums over rows.
         across: Whether the gradient of an operand is a sum over all columns of a row. One block
             then visits all chunks of a row.
         more: Whether tensors of x's size move beside the gradients of y and of x.
         storage: A storage that a test forces, or None.
-        launch: A launch configuration in place of the chosen one, or None.
+        launch: A launch configuration in place of the one that is looked up, or None.
         straight: Whether x alone is read and its gradient alone is written (row/straight.cuh). That
             moves as much as a forward pass, and has its tile, but for packs of one column.
 
@@ -121,15 +87,14 @@ def choose_map_gradient(
         ValueError: The storage is one of a row that is reduced.
     """
     _check(storage)
-    if launch is not None:
-        launch = launch.with_abreast(row.sharing)
     bucket = _bucket(row, FORWARD if straight and row.width > 1 else BACKWARD)
-    occupancy = at_most(OCCUPANCY, bucket.tile.registers(row.compute_bytes))
-    persistent = PERSISTENT_OF_MORE if more else PERSISTENT
-    if sums or across:
-        occupancy = persistent
-    streams = across and bucket.tile.chunks > 1
-    return _made(row, bucket, gpu, occupancy, launch, persistent, summed=sums > 0, streams=streams)
+    features = _features(row, bucket.tile)._replace(
+        gradient=True, sums=sums, visits=sums > 0 or across, more=more
+    )
+    launch = launch or launch_config(features, arch, gpu).config
+    if across and bucket.tile.chunks > 1:
+        return _made(row, bucket, launch._replace(sum_storage="memory"), "streaming")
+    return _made(row, bucket, launch)
 
 
 def _check(storage: str | None) -> None:
@@ -176,36 +141,24 @@ def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
     return Tile(threads, packs, width, chunks, threads * packs * width)
 
 
-def _made(
-    row: Row,
-    bucket: Bucket,
-    gpu: Gpu,
-    occupancy: int,
-    launch: LaunchConfig | None,
-    persistent: int = PERSISTENT,
-    *,
-    summed: bool = False,
-    streams: bool = False,
-) -> Schedule:
-    tile = bucket.tile
-    if launch is None:
-        rows = max(1, THREADS // tile.threads) if tile.chunks == 1 and tile.threads <= 32 else 1
-        launch = LaunchConfig(
-            rows,
-            min(occupancy, gpu.threads_per_sm),
-            persistent_threads_per_sm=min(persistent, gpu.threads_per_sm),
-        )
-        if summed:  # a block visits its rows one after another
-            launch = launch._replace(prefetch="per_thread", prefetch_distance=1)
-    if streams:
-        launch = launch._replace(sum_storage="memory")
+def _features(row: Row, tile: Tile) -> IndependentFeatures:
+    return IndependentFeatures(
+        gradient=False,
+        values=tile.registers(row.compute_bytes),
+        threads=tile.threads,
+        chunks=tile.chunks,
+        sharing=row.sharing,
+    )
+
+
+def _made(row: Row, bucket: Bucket, launch: LaunchConfig, storage: str = "chunks") -> Schedule:
     return Schedule(
-        "streaming" if streams else "chunks",
-        tile,
-        launch,
+        storage,
+        bucket.tile,
+        launch.with_abreast(row.sharing),
         exact=bucket.exact,
         compute_bytes=row.compute_bytes,
         full=bucket.full,
-        pieces=row.columns % tile.width > 0,
+        pieces=row.columns % bucket.tile.width > 0,
         lengths=(bucket.low, bucket.top),
     )

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from fusedops.schedule.architectures import Gpu, number
 from fusedops.schedule.features import (
     BackwardFeatures,
-    Features,
     ForwardFeatures,
+    IndependentFeatures,
+    LaunchFeatures,
     ProductFeatures,
 )
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
@@ -126,7 +127,7 @@ def nearest(arch: str, known: list[str]) -> str:
 
 
 @remembered
-def launch_config(features: Features, arch: str, gpu: Gpu) -> Found:
+def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
 
     Args:
@@ -171,13 +172,14 @@ def product_implementations(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]
 
 
 def _in_rows(
-    fields: Mapping[str, Any], features: Features, gpu: Gpu, file: TuningFile
+    fields: Mapping[str, Any], features: LaunchFeatures, gpu: Gpu, file: TuningFile
 ) -> dict[str, Any]:
     """The fields in the units of `LaunchConfig`."""
     found = dict(fields)
     if (threads := found.pop("threads_per_block", None)) is not None:
         found["rows_per_block"] = threads // features.threads
     if (size := found.pop("prefetch_bytes", None)) is not None:
+        assert not isinstance(features, IndependentFeatures)
         # What is prefetched has to stay in the L2 cache until its turn.
         size = size * gpu.l2_bytes // file.device.l2_bytes
         streams = 1 if isinstance(features, ForwardFeatures) else 2  # x; or x and the gradient of y
@@ -185,14 +187,16 @@ def _in_rows(
     return found
 
 
-def _within(config: LaunchConfig, features: Features, gpu: Gpu, file: TuningFile) -> LaunchConfig:
+def _within(
+    config: LaunchConfig, features: LaunchFeatures, gpu: Gpu, file: TuningFile
+) -> LaunchConfig:
     """Restrict a configuration to what the GPU has, and to the limits of GPU and kernel."""
     changed: dict[str, Any] = {}
     if not gpu.bulk_copies:
         changed["smem_staged"] = False
         if isinstance(features, ForwardFeatures):  # which has no other prefetch
             changed.update(prefetch="never", prefetch_distance=0)
-    if features.cluster == 1:
+    if not isinstance(features, ForwardFeatures) or features.cluster == 1:
         changed["relay_handshake"] = False
     if isinstance(features, BackwardFeatures):
         persistent = config.persistent and features.read_once

@@ -6,7 +6,8 @@ A file is JSON:
 
     {"format": 1, "arch": "sm_90",
      "device": {"name": "NVIDIA H200", "threads_per_sm": 2048, "l2_bytes": 62914560},
-     "forward": [row, ...], "backward": [row, ...], "product": [row, ...]}
+     "forward": [row, ...], "backward": [row, ...], "independent": [row, ...],
+     "product": [row, ...]}
 
 and a row
 
@@ -31,8 +32,9 @@ from typing import Any, NamedTuple, get_type_hints
 
 from fusedops.schedule.features import (
     BackwardFeatures,
-    Features,
     ForwardFeatures,
+    IndependentFeatures,
+    LaunchFeatures,
     ProductFeatures,
 )
 from fusedops.schedule.launch import (
@@ -48,10 +50,11 @@ __all__ = ["FORMAT", "KINDS", "Device", "Rule", "TuningFile", "TuningFileError",
 #: Raise it when what a row means changes: a file of another format is not used.
 FORMAT = 1
 
-#: What there are rows for, the passes of a row op and matrix products: the features of each.
-KINDS: dict[str, type[ForwardFeatures] | type[BackwardFeatures] | type[ProductFeatures]] = {
+#: What there are rows for: the passes of a row op, those that reduce no rows, and matrix products.
+KINDS: dict[str, type[LaunchFeatures] | type[ProductFeatures]] = {
     "forward": ForwardFeatures,
     "backward": BackwardFeatures,
+    "independent": IndependentFeatures,
     "product": ProductFeatures,
 }
 
@@ -59,7 +62,13 @@ KINDS: dict[str, type[ForwardFeatures] | type[BackwardFeatures] | type[ProductFe
 UNITS = {"threads_per_block": "rows_per_block", "prefetch_bytes": "prefetch_distance"}
 
 _LAUNCH = {**get_type_hints(LaunchConfig), **dict.fromkeys(UNITS, int)}
-_FIELDS = {"forward": _LAUNCH, "backward": _LAUNCH, "product": get_type_hints(ProductConfig)}
+_FIELDS = {
+    "forward": _LAUNCH,
+    "backward": _LAUNCH,
+    # Whose features do not say how long a row is.
+    "independent": {k: kind for k, kind in _LAUNCH.items() if k != "prefetch_bytes"},
+    "product": get_type_hints(ProductConfig),
+}
 _WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES, "implementation": IMPLEMENTATIONS}
 _LEAST = {"rows_per_block": 1, "threads_per_block": 1, "persistent_threads_per_sm": 1}
 _NOTES = ("percent", "why", "measured")
@@ -114,7 +123,7 @@ class Rule(NamedTuple):
         """The fields of `LaunchConfig` or `ProductConfig` that this row decides."""
         return frozenset(UNITS.get(name, name) for name in self.fields)
 
-    def matches(self, features: Features | ProductFeatures) -> bool:
+    def matches(self, features: LaunchFeatures | ProductFeatures) -> bool:
         """Whether this row applies to a kernel with these features."""
         return all(getattr(features, name) in wanted for name, wanted in self.when.items())
 
@@ -147,7 +156,7 @@ class TuningFile(NamedTuple):
     device: Device
     rules: Mapping[str, tuple[Rule, ...]]
 
-    def matching(self, features: Features | ProductFeatures) -> Iterator[Rule]:
+    def matching(self, features: LaunchFeatures | ProductFeatures) -> Iterator[Rule]:
         """All rows that apply to a kernel with these features, in file order."""
         kind = next(name for name, one in KINDS.items() if isinstance(features, one))
         return (rule for rule in self.rules[kind] if rule.matches(features))
@@ -159,8 +168,8 @@ def read(text: str | bytes, where: str, *, total: bool) -> TuningFile:
     Args:
         text: Its content.
         where: Its name, for messages.
-        total: Whether each field must have a row without conditions, so that no kernel is left
-            without a value.
+        total: Whether all of `KINDS` must be there, and each field have a row without conditions,
+            so that no kernel is left without a value.
 
     Raises:
         TuningFileError: It is no such file: not JSON, of another format, with unknown names or
@@ -174,10 +183,10 @@ def read(text: str | bytes, where: str, *, total: bool) -> TuningFile:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else content
         raise TuningFileError(f"{where}: format must be {FORMAT}, got {found!r}")
-    _check_names(where, content, names, names)
+    _check_names(where, content, names, names if total else names - KINDS.keys())
     if not isinstance(content["arch"], str):
         raise TuningFileError(f"{where}: arch must be text, got {content['arch']!r}")
-    rules = {kind: _rules(f"{where}, {kind}", kind, content[kind], total) for kind in KINDS}
+    rules = {kind: _rules(f"{where}, {kind}", kind, content.get(kind, []), total) for kind in KINDS}
     return TuningFile(where, content["arch"], _device(where, content["device"]), rules)
 
 

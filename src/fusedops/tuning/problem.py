@@ -187,7 +187,7 @@ def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     if not op.reduces:
         raise UnsupportedError(
             f"{op.name}: there is nothing to tune: without a reduction the launch configuration is "
-            "a fixed one (fusedops/schedule/independent.py)"
+            "a fixed one"
         )
     if placing.columns_apart(bound) or bound.x.numel() == 0:
         raise UnsupportedError(

@@ -19,7 +19,7 @@ from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
 from fusedops.product import product_backward
 from fusedops.product.autograd import W2, between_products, why_kept
-from fusedops.product.choice import Choice, able, choose, features_of, why_never
+from fusedops.product.choice import Choice, able, choose, features_of
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.product_backward import ProductBackward
 from fusedops.product.single import SingleProduct
@@ -84,7 +84,6 @@ def of_product(
         f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
     first, second = op.inputs
-    found = found if isinstance(found, Choice) else found[0]
     setting = _Product(op.name, found, second, device, cure)
     z, fewer = setting.checked(bound)
     fewer[first] = fewer_rows_of_factor(x, z, 1)
@@ -195,12 +194,8 @@ class _Product:
         self._weight = weight
         self._name, self._device, self._target = name, device, Target.of(device)
         if isinstance(found, Choice):
-            why = found.why
-        else:
-            self._features = found
-            why = why_never(getattr(torch, found.dtype), self._target)
-        if why:
-            raise UnsupportedError(f"{name}: there is nothing to tune, {why}; {cure}")
+            raise UnsupportedError(f"{name}: there is nothing to tune, {found.why}; {cure}")
+        self._features = found
 
     def checked(self, bound: Bound) -> tuple[Tensor, dict[str, Any]]:
         """The product and the operands with the rows that are checked."""
@@ -220,9 +215,8 @@ class _Product:
 
     def problem(self, comparison: Comparison, calls: Any, why: Any, *, draws: bool) -> Problem:
         """The problem, which begins at the implementation that is chosen now."""
-        features, gpu = self._features, self._target.gpu
-        assert gpu is not None
-        chosen = choose(features, self._target.arch, gpu).tiling
+        features = self._features
+        chosen = choose(features, self._target).tiling
         now = ProductConfig(IMPLEMENTATIONS[0] if chosen is None else chosen.name)
         rows, columns, depth, batches, *_ = features
         many = f"{batches} x " if batches > 1 else ""
