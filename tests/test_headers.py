@@ -221,9 +221,9 @@ def manual_warnings():
 
 
 @pytest.mark.parametrize("name", [name for name in HOST_COMPILERS if shutil.which(name)])
-@pytest.mark.parametrize("flags", [[], *thorough(["-mavx2", "-mfma"])], ids=str)
+@pytest.mark.parametrize("flags", [[], *thorough(["-mavx2", "-mfma", "-std=c++20"])], ids=str)
 def test_instances_on_a_host(tmp_path, name, flags):
-    """Also nothing is said of how vectors are passed without AVX: none are."""
+    """Also of a newer C++, and of how vectors are passed without AVX: none are."""
     source = tmp_path / "some.cpp"
     source.write_text(instances(ON_A_HOST))
     # Clang vectorizes from -O2 on only, and says so of each loop that is to be.
