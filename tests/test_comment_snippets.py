@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls that the headers' comments write compile, with arguments of the names that stand there.
 
-The programs at the heads of the pages are compiled by `test_pages`, those of the contracts by
-`test_contract_examples`.
+So do those in the text of the manual's pages about C++. The programs at the heads of the headers
+are compiled by `test_pages`, those of the contracts by `test_contract_examples`, and the manual's
+blocks by `test_docs`.
 """
 
 import re
 
 import pytest
 from cpptest import compiler, run
+from test_docs import DOCS, FENCED
 
 from fusedops.jit import env
 
@@ -76,13 +78,28 @@ const auto load = fusedops::load(dy);
 const auto load_x = load, load_y = load, load_dy = load, load_scaled_dy = load;
 const auto store = fusedops::store(dx), store_dx = store;
 const auto wanted = gradients();
-const int64_t rows = 1;
-const few_cols<1, 8> cols(8);
+const int64_t rows = 1, n = 8;
 const double epsilon = 1e-5, eps = epsilon;
 void* const workspace = nullptr;
-const size_t bytes = 0;
+size_t bytes = 0;
 """
 PAGES = ("softmax", "layer_norm", "rms_norm", "cross_entropy")
+
+#: What other tests compile: whole programs, and the node for CUTLASS.
+ELSEWHERE = {*PAGES, "functor/contract", "op/contract", "cutlass/sm90_functors"}
+
+#: Pages of the manual, and what stands in the calls of their text beside what is in `PAGE`.
+MANUAL = ("how-to/cpp-project.md", "reference/cpp.md", "tutorials/coming-from.md")
+MORE = """\
+const auto stream = where;
+using MyGelu = decltype(activation<Gelu>());
+float *const x = memory, *const y = memory, *const b = memory, *const skip = memory;
+float *const scales = memory, *const scale = memory;
+uint64_t* const pointer = words;
+int* const labels = ids;
+const int64_t blocks = 6, seed = 1, offset = 2;
+const double p = 0.1;
+"""
 
 
 def head(name):
@@ -130,6 +147,24 @@ def function(number, call, names):
     return f"void f{number}() {{\n{''.join(lines)}  (void)({call});\n}}\n"
 
 
+def in_page(number, call, more=""):
+    """A function with this call, and what stands in `PAGE`. Few columns are quick to compile."""
+    few = call.startswith("dispatch_")
+    cols = "const few_cols<1, 8> cols(n)" if few else NUMBER.format("cols")
+    for plain, full in ON_A_CPU.items():
+        call = call if "Threads" in call else call.replace(plain, full)
+    return f"void f{number}() {{\n{PAGE}{cols};\n{more}(void)({call});\n}}\n"
+
+
+def test_no_other_header_writes_calls():
+    """Else nothing would compile them."""
+    folder = env.include_dir() / "fusedops"
+    names = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.cuh")]
+    assert {*names} > ELSEWHERE
+    for name in {*names} - ELSEWHERE - {*NAMES}:
+        assert not calls(head(name)), name
+
+
 #: How many calls each of the headers has at least: were they fewer, some would not be found.
 LEAST = {"row/layout": 2, "row/operand": 6, "dispatch/wanted": 3, "functors": 24}
 
@@ -154,8 +189,24 @@ def test_dispatches_in_the_heads_of_pages(tmp_path):
     functions = []
     for page in PAGES:
         text = re.sub(r"\s*\n//\s*", " ", head(page).split("#pragma once")[0])
-        for call in re.findall(r"dispatch_\w+<Compute>\([^)]*\)", text):
-            one = call.replace("<Compute>", "<float>")
-            functions.append(f"void f{len(functions)}() {{\n{PAGE}(void)({one});\n}}\n")
-    assert len(functions) >= 11
+        for call in re.findall(r"(?:dispatch_\w+|gradient_workspace)<Compute>\([^)]*\)", text):
+            functions.append(in_page(len(functions), call.replace("<Compute>", "<float>")))
+    assert len(functions) >= 13
+    compiled(tmp_path, functions)
+
+
+@pytest.mark.thorough
+def test_calls_in_the_text_of_the_manual(tmp_path):
+    """Those in full: where dots stand something is left out."""
+    known = "".join(path.read_text(encoding="utf-8") for path in env.include_dir().rglob("*.cuh"))
+    functions = []
+    for page in MANUAL:
+        text = FENCED.sub("", (DOCS / page).read_text(encoding="utf-8"))
+        for call in re.findall(r"`([a-z_]+(?:<[\w, ]*>)?\([^`]+\))`", text):
+            call = call.replace("load(...)", "load")
+            if "..." in call or not re.search(rf"\b{re.match('[a-z_]+', call)[0]}[<(]", known):
+                continue
+            call = re.sub(r"\b(load|store|cols)(?=[(<])", r"fusedops::\1", call)
+            functions.append(in_page(len(functions), call, MORE))
+    assert len(functions) >= 16
     compiled(tmp_path, functions)

@@ -19,6 +19,7 @@ from exported import (
     compile_,
     draw_of,
 )
+from test_headers import manual_warnings
 
 from fusedops.jit import env
 from fusedops.schedule import row_partition as slices
@@ -27,7 +28,7 @@ from fusedops.schedule import row_partition as slices
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """All cases for this CPU, in one library."""
-    return built(tmp_path_factory.mktemp("host"), "cpu", ["-Wall", "-Wextra"])
+    return built(tmp_path_factory.mktemp("host"), "cpu", manual_warnings())
 
 
 @pytest.mark.thorough

@@ -221,8 +221,10 @@ def test_strict_warnings(tmp_path, march):
 
 DECLARED = """\
 #include <fusedops/layer_norm.cuh>
+#include <fusedops/rms_norm.cuh>
 #include <fusedops/softmax.cuh>
 using Where = fusedops::Threads;
+using Few = fusedops::few_cols<1, 64>;
 using In = decltype(fusedops::load(fusedops::direct((const float*)nullptr, 1)));
 using Out = decltype(fusedops::store(fusedops::direct((float*)nullptr, 1)));
 using X = decltype(fusedops::direct((const float*)nullptr, 1));
@@ -231,6 +233,13 @@ using None = decltype(fusedops::gradients());
 {extern} FUSEDOPS_INSTANTIATE_LAYER_NORM(Where, float, In, Out, fusedops::few_cols<>);
 {extern} FUSEDOPS_INSTANTIATE_GRADIENT(layer_norm, Where, float, In, Out, X,
                                        fusedops::Absent, None, fusedops::int64_t);
+{extern} FUSEDOPS_INSTANTIATE_RMS_NORM(Where, float, In, Out, Few);
+{extern} FUSEDOPS_INSTANTIATE_GRADIENT(rms_norm, Where, float, In, Out, X, fusedops::Absent, None,
+                                       Few);
+{extern} FUSEDOPS_INSTANTIATE_GRADIENT(softmax, Where, float, In, Out, X, fusedops::Absent, None,
+                                       Few);
+{extern} FUSEDOPS_INSTANTIATE_GRADIENT(log_softmax, Where, float, In, Out, X, fusedops::Absent,
+                                       None, Few);
 """
 CALLING = """\
 int main() {

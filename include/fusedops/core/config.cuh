@@ -83,8 +83,8 @@
 #define FUSEDOPS_ON_STACK(T, n) \
   static_cast<T*>(__builtin_alloca_with_align(static_cast<size_t>(n) * sizeof(T), 8 * alignof(T)))
 
-// Around what the public headers include and declare. Under -Wsign-conversion GCC warns of each array
-// in a template whose length is an int, here and in every source that includes the header.
+// Around what public and exported headers include and declare. Under -Wsign-conversion GCC warns of
+// each array in a template whose length is an int, here and in every source that includes the header.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(FUSEDOPS_CUDA)
 #define FUSEDOPS_HEADER_BEGINS \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")

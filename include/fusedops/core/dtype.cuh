@@ -138,7 +138,9 @@ struct Convert<bfloat16, float> {
 
 template <>
 struct Convert<double, half> {
-  FUSEDOPS_HD static double apply(half x) { return Convert<float, half>::apply(x); }
+  FUSEDOPS_HD static double apply(half x) {
+    return static_cast<double>(Convert<float, half>::apply(x));
+  }
 };
 template <>
 struct Convert<half, double> {
@@ -148,7 +150,9 @@ struct Convert<half, double> {
 };
 template <>
 struct Convert<double, bfloat16> {
-  FUSEDOPS_HD static double apply(bfloat16 x) { return Convert<float, bfloat16>::apply(x); }
+  FUSEDOPS_HD static double apply(bfloat16 x) {
+    return static_cast<double>(Convert<float, bfloat16>::apply(x));
+  }
 };
 template <>
 struct Convert<bfloat16, double> {

@@ -128,11 +128,15 @@ struct Convert<float8_e5m2, double> {
 };
 template <>
 struct Convert<double, float8_e4m3> {
-  FUSEDOPS_HD static double apply(float8_e4m3 x) { return Convert<float, float8_e4m3>::apply(x); }
+  FUSEDOPS_HD static double apply(float8_e4m3 x) {
+    return static_cast<double>(Convert<float, float8_e4m3>::apply(x));
+  }
 };
 template <>
 struct Convert<double, float8_e5m2> {
-  FUSEDOPS_HD static double apply(float8_e5m2 x) { return Convert<float, float8_e5m2>::apply(x); }
+  FUSEDOPS_HD static double apply(float8_e5m2 x) {
+    return static_cast<double>(Convert<float, float8_e5m2>::apply(x));
+  }
 };
 
 }  // namespace FUSEDOPS_ABI

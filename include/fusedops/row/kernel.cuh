@@ -104,7 +104,8 @@ struct Schedule {
   }
   FUSEDOPS_HD static Share share(int64_t block, int chunks) {
     if constexpr (kApart) {
-      const int chunk = static_cast<int>(static_cast<uint32_t>(block) % chunks);
+      const int chunk =
+          static_cast<int>(static_cast<uint32_t>(block) % static_cast<uint32_t>(chunks));
       return {chunk, chunk + 1};
     }
     if constexpr (Storage::kOneTile) return {rank(block), rank(block) + 1};

@@ -171,7 +171,7 @@ def export(
         "inline namespace FUSEDOPS_ABI {  // core/config.cuh says why\n",
         *(_workspace(own, one) for one in passes if one.kind == "backward"),
         *(functions(own, one) for one in passes),
-        "}  // namespace FUSEDOPS_ABI\n",
+        f"}}  // namespace FUSEDOPS_ABI\n{text.ENDS}",
     ]
     result = Exported(own, "\n".join(sections), command(target), _parameters(own, passes, gpu))
     if path is not None:

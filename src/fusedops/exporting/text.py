@@ -23,7 +23,12 @@ def parts(passes: Sequence[ExportedPass]) -> str:
     headers = dict.fromkeys(header for text in texts for header in text.headers)
     includes = [f"#include <fusedops/{name}>" for name in (*headers, "host/call.cuh")]
     definitions = dict.fromkeys(one for text in texts for one in text.definitions)
-    return "\n".join([*includes, _same_headers(), *map(_guarded, definitions)])
+    return "\n".join([_BEGINS, *includes, _same_headers(), *map(_guarded, definitions)])
+
+
+#: What GCC would say of templates in what stands between these (core/config.cuh) is not said.
+_BEGINS = "#include <fusedops/core/config.cuh>\n\nFUSEDOPS_HEADER_BEGINS\n"
+ENDS = "\nFUSEDOPS_HEADER_ENDS\n"
 
 
 def _same_headers() -> str:
