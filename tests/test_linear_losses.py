@@ -239,6 +239,20 @@ def test_labels_of_any_integers():
         assert op(x, w, target=target.to(dtype)) == wanted
 
 
+@pytest.mark.parametrize("classes", [100, 300])
+def test_labels_of_few_bits_and_many_classes(classes):
+    """A number of classes is compared with labels in 64 bits: 300 is 44 in int8."""
+    x, w, _, target = case((6,), 48, classes, torch.float32, "cpu")
+    target = target.clamp(max=99)
+    op = fo.LinearCrossEntropy()
+    assert op(x, w, target=target.to(torch.int8)) == op(x, w, target=target)
+    target = torch.tensor([156, 3, 156, 99, 0, 1]).clamp(max=classes - 1)
+    narrow = target.to(torch.uint8)
+    assert op(x, w, target=narrow) == op(x, w, target=target)
+    with raises(IndexError, "target 255 is no class of w"):
+        op(x, w[:200], target=narrow.masked_fill(narrow == 0, 255))
+
+
 def test_a_target_out_of_range_on_a_cpu():
     x, w, _, target = case((6,), 48, 300, torch.float32, "cpu")
     target[2] = 300

@@ -141,7 +141,7 @@ def _cure(key: str, value: Tensor) -> str | None:
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
-_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: The dtypes of a tensor operand of each role.
 _DTYPES = {
@@ -150,11 +150,11 @@ _DTYPES = {
     Role.TABLE: FLOATING,
     Role.FLAGS: _FLAGS,
     Role.COUNT: _COUNTS,
-    Role.IDS: _IDS,
-    Role.ROW_IDS: _IDS,
-    Role.KEY_IDS: _IDS,
-    Role.TARGET: _IDS,
-    Role.INTEGER: (*_FLAGS, *_IDS),
+    Role.IDS: IDS,
+    Role.ROW_IDS: IDS,
+    Role.KEY_IDS: IDS,
+    Role.TARGET: IDS,
+    Role.INTEGER: (*_FLAGS, *IDS),
 }
 
 #: What an operand is that has size 1 in the reduced dimensions.

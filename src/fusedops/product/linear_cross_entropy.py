@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import check_names
+from fusedops.bind.operands import IDS
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
@@ -269,9 +270,11 @@ class LinearCrossEntropy(Op):
             raise wrong_weight(self.name, "w", w, x.shape[-1], f"x of shape {tuple(x.shape)}")
         check_names(self.whole, self.name, arguments)
         target = arguments["target"]
-        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
-            got = target.dtype if isinstance(target, Tensor) else type(target).__name__
-            raise TypeError(f"{self.name}: target must be a tensor of integers, got {got}")
+        if not isinstance(target, Tensor) or target.dtype not in IDS:
+            got, cure = type(target).__name__, "make one with torch.as_tensor(target)"
+            if isinstance(target, Tensor):
+                got, cure = str(target.dtype), "convert it with target.long()"
+            raise TypeError(f"{self.name}: target must be a tensor of integers, got {got}; {cure}")
         if target.shape != x.shape[:-1]:
             raise ValueError(
                 f"{self.name}: target must have x's shape without the last dimension, "
@@ -284,7 +287,7 @@ class LinearCrossEntropy(Op):
             )
         known = type(target) is Tensor and target.device.type == "cpu"
         if known and not torch.compiler.is_compiling():
-            self._check_range(target, w.shape[0])
+            self._check_range(target.long(), w.shape[0])
         return target
 
     def _check_range(self, target: Tensor, classes: int) -> None:
