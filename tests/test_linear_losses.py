@@ -3,6 +3,7 @@
 """LinearCrossEntropy: a product and its loss by blocks of classes, against float64."""
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -320,6 +321,15 @@ def test_the_module_has_the_parameters_of_torchs(bias):
     assert "label_smoothing=0.1" in repr(ours)
 
 
+@pytest.mark.parametrize("softcap", [0, -1.0, "30", True, float("inf")])
+def test_a_softcap_of_the_module_that_is_none(softcap):
+    with raises(ValueError, "LinearCrossEntropyLoss: softcap must be a finite number above 0"):
+        fo.nn.LinearCrossEntropyLoss(4, 8, softcap=softcap)
+    module = fo.nn.LinearCrossEntropyLoss(4, 8)
+    with raises(ValueError, "softcap must be a finite number above 0", repr(softcap)):
+        module.softcap = softcap
+
+
 def test_it_is_a_value():
     op = fo.LinearCrossEntropy(load=LOAD, z_loss=1e-4, reduction="sum", lse=True)
     assert op == pickle.loads(pickle.dumps(op)) == eval(repr(op), vars(fo))
@@ -356,6 +366,64 @@ def test_a_second_derivative_is_refused():
 def test_wrong_declarations(options, kind, words):
     with raises(kind, "LinearCrossEntropy: ", *words):
         fo.LinearCrossEntropy(**options)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_operands_are_held_to_all_logits(needs_gradient, compiled):
+    """An operand that fits the logits of a block alone, or the rows in one dimension, is none."""
+    op = fo.LinearCrossEntropy(load=[fo.Bias("b")])
+    x, w, _, target = case((2, 3), 16, 256, torch.float32, "cpu", ignored=0)
+    columns = block_columns(16, 256)
+    assert 256 % columns == 0
+    if not needs_gradient:
+        x, w = x.detach(), w.detach()
+
+    def call(b):
+        return op(x, w, target=target, b=b)
+
+    if compiled:
+        call = torch.compile(call, backend="aot_eager")
+    for shape in ((columns,), (6, 1), (1, 2, 3, 256)):
+        said = f"operand 'b' of shape {shape} does not broadcast against the logits of shape"
+        with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
+            call(torch.ones(shape))
+    few = fo.LinearCrossEntropy(load=[fo.Bias("b")])
+    with raises(ValueError, "does not broadcast against the logits of shape (2, 3, 9)"):
+        few(x, w[:9], target=target.clamp(max=8), b=torch.ones(8))
+
+
+def test_numbers_that_are_none():
+    op = fo.LinearCrossEntropy(load=[fo.Softcap("cap")])
+    x, w, _, target = case((6,), 16, 300, torch.float32, "cpu")
+    for cap, cure in (
+        ("30", "use float(cap)"),
+        (True, "use float(cap)"),
+        ([1.0], "as_tensor(cap)"),
+    ):
+        with raises(TypeError, "LinearCrossEntropy: operand 'cap' must be", cure):
+            op(x, w, target=target, cap=cap)
+
+
+@pytest.mark.parametrize("classes", [20, 300])
+def test_transforms_are_refused_by_name(classes):
+    op = fo.LinearCrossEntropy()
+    x, w, _, target = case((6,), 16, classes, torch.float32, "cpu")
+    x, w = x.detach(), w.detach()
+
+    def loss(x, target=target):
+        return op(x, w, target=target)
+
+    rows = x.expand(2, 6, 16), target.expand(2, 6)
+    for call in (
+        lambda: torch.func.grad(loss)(x),
+        lambda: torch.func.jvp(loss, (x,), (x,)),
+        lambda: torch.vmap(loss)(*rows),
+        lambda: torch.jit.trace(loss, (x,)),
+    ):
+        with raises(fo.UnsupportedError, "LinearCrossEntropy: torch.", "op.unfused"):
+            call()
+    torch.func.grad(lambda x: op.unfused(x, w, target=target))(x)  # the cure
 
 
 def test_wrong_calls():

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import ops
-from fusedops.functors import Bias, Softcap
+from fusedops.errors import shortened
+from fusedops.functors import Bias, Softcap, is_finite
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.product import LinearCrossEntropy
 
@@ -101,6 +102,12 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
         soft = isinstance(target, Tensor) and target.is_floating_point()
+        if soft and target.shape != input.shape:
+            raise ValueError(
+                "CrossEntropyLoss: a target of floating numbers must have a weight for each class, "
+                f"in input's shape {tuple(input.shape)}, got {tuple(target.shape)}; if it holds "
+                "classes, convert it with target.long()"
+            )
         loss: Tensor = self.op(soft)(input, target=target, dim=1 if input.dim() > 1 else 0)
         return loss
 
@@ -176,6 +183,11 @@ class LinearCrossEntropyLoss(Declares):
         return (LinearCrossEntropy, *numbers, self.reduction, biased, capped)
 
     def _declare(self) -> None:
+        if self.softcap is not None and not (is_finite(self.softcap) and self.softcap > 0):
+            raise ValueError(
+                "LinearCrossEntropyLoss: softcap must be a finite number above 0, or None for "
+                f"none, got {shortened(self.softcap)}"
+            )
         key = self._key()
         if key not in declared:
             *_, biased, capped = key

@@ -30,7 +30,12 @@ from fusedops.declare.text import read
 from fusedops.functors import Scale
 from fusedops.map import Map
 from fusedops.product.factors import factor_dtype, rows_of
-from fusedops.product.torch_op_linear_cross_entropy import add_product, block_columns, blocks_of
+from fusedops.product.torch_op_linear_cross_entropy import (
+    add_product,
+    block_columns,
+    blocks_of,
+    check_logits,
+)
 from fusedops.run.autograd import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 from fusedops.torch_ops.calls import numbers_of, schema
@@ -146,6 +151,7 @@ class _Logits:
         self.rows, self.classes = self.x.shape[0], call.w.shape[0]
         self.dtype = torch.promote_types(call.x.dtype, torch.float32)
         self.numbers = numbers_of(self.op, (*call.names, "target"), call.numbers, call.counts)
+        check_logits(call)
         self.given = {
             name: one if one.dim() < 2 else one.reshape(-1, one.shape[-1])
             for name, one in zip(call.names, call.tensors, strict=True)
