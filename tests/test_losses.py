@@ -399,6 +399,22 @@ def test_calls_that_are_refused():
         ROWS(x, target=3)
     with raises(ValueError, "must have x's shape without the reduced dimension, (4,)"):
         ROWS(x, target=labels[:3])
+    with raises(TypeError, "operand 'target'", "declare soft=True"):
+        ROWS(x, target=x.softmax(-1))
+    with raises(ValueError, "take the columns: target.argmax(1)"):
+        ROWS(x, target=functional.one_hot(labels, 6))
+    images = randn(2, 6, 3)
+    with raises(ValueError, "classes in x's dimension 1: pass dim=1"):
+        ROWS(images, target=labels[:3].expand(2, 3))
+    with raises(ValueError, "target.reshape(2, 3)"):
+        ROWS(randn(2, 3, 6), target=labels.expand(2, 4)[:, :3].flatten())
+    with raises(ValueError, "out= goes with reduction='none'", "reduction='mean'"):
+        fo.CrossEntropy()(x, target=labels, out=torch.empty(()))
+    for transform in (torch.vmap, torch.func.grad):
+        with raises(fo.UnsupportedError, "CrossEntropy: torch.func transforms"):
+            transform(lambda x, labels: fo.CrossEntropy()(x, target=labels))(x[None], labels[None])
+    with raises(ValueError, "CrossEntropyLoss: a target of floating numbers", "target.long()"):
+        fo.nn.CrossEntropyLoss()(randn(4, 4), labels.float())  # (4,) broadcasts against (4, 4)
 
 
 def test_it_is_a_value():

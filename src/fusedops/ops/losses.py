@@ -17,7 +17,7 @@ from fusedops.errors import shortened
 from fusedops.functors import Functor, Role, is_finite
 from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp, read_flag
-from fusedops.torch_ops.tracing import is_distributed
+from fusedops.torch_ops.tracing import is_distributed, is_transformed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -184,7 +184,7 @@ class CrossEntropy(LossOfParts, RowOp):
         plain = plain and target.device.type == "cpu"
         if self.soft:
             self._check_weights(target)
-        elif plain and not torch.compiler.is_compiling():
+        elif plain and not torch.compiler.is_compiling() and not is_transformed():
             self._check_range(x, target, arguments.get("dim"))
         if self.in_place and x.is_leaf and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
@@ -192,6 +192,11 @@ class CrossEntropy(LossOfParts, RowOp):
                 "of its values; leave inplace=True out"
             )
         rows = self.rows
+        if rows is not self and arguments.get("out") is not None:
+            raise ValueError(
+                f"{self.name}: out= goes with reduction='none', got it with reduction="
+                f"{self.constants['reduction']!r}, which makes one number of all rows; leave it out"
+            )
         result = RowOp.__call__(rows, x, **arguments)
         return result if rows is self else self._as_given(result, x.shape, arguments)
 
