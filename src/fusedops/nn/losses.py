@@ -22,10 +22,10 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.
 
     Arguments are torch's, and the module is an instance of torch's class: x has shape (C,),
-    (N, C) or (N, C, d1, ...), and the target, of any integer dtype, x's shape without C; or it has
-    x's shape and holds probabilities, which have no gradient. x is read once forward, and once
-    backward where its gradient is written once. The loss is float32 (float64 where x is), whatever
-    the dtype of x, under autocast as well; torch's has the dtype of x.
+    (N, C) or (N, C, d1, ...), and the target, uint8 or of a signed integer dtype, x's shape without
+    C; or it has x's shape and holds probabilities, which have no gradient. x is read once forward,
+    and once backward where its gradient is written once. The loss is float32 (float64 where x is),
+    whatever the dtype of x, under autocast as well; torch's has the dtype of x.
 
     Args:
         weight: None: losses of classes are weighted by what ``reduction="none"`` returns.
@@ -126,8 +126,9 @@ class LinearCrossEntropyLoss(Declares):
 
     As `torch.nn.LinearCrossEntropyLoss`, whose parameters it has by the same names,
     ``linear.weight`` of shape (C, K) and ``linear.bias`` of shape (C,), so that one loads the state
-    of the other. x has shape (..., K), and the target, of any integer dtype, shape (...). The loss
-    is float32 (float64 where x is). `fusedops.LinearCrossEntropy` says how it is computed.
+    of the other. x has shape (..., K), and the target, uint8 or of a signed integer dtype, shape
+    (...). The loss is float32 (float64 where x is). `fusedops.LinearCrossEntropy` says how it is
+    computed.
 
     Args:
         in_features: K.

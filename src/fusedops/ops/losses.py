@@ -33,8 +33,9 @@ class CrossEntropy(LossOfParts, RowOp):
     One kernel reads x once and writes one number a row; what is of x's size, a softmax or a
     masked copy, is never written. The backward pass reads x once more and writes its gradient once.
     The reduction of all rows is a sum in float32 in a fixed order. A call is
-    ``op(x, target=labels)``: labels are of any integer dtype and have x's shape without the
-    dimension of the classes, which is ``dim``, the last by default. `__call__` describes the rest.
+    ``op(x, target=labels)``: labels are uint8 or of any signed integer dtype, and have x's shape
+    without the dimension of the classes, which is ``dim``, the last by default. `__call__`
+    describes the rest.
 
     An element that a mask in the LOAD takes out, or that is -inf by itself, is no class: it has no
     probability, no gradient, and no part in label smoothing. A row whose target is masked has a

@@ -55,10 +55,10 @@ class LinearCrossEntropy(Op):
     """``CrossEntropy(load(x @ w.T))`` of each row: a language model's head and loss in one op.
 
     A call is ``op(x, w, target=labels, **operands)``: x of shape (..., K), w of shape (V, K) as the
-    weight of `torch.nn.Linear` is, of one floating dtype unless torch.autocast is on; labels of any
-    integer dtype and shape (...), of classes 0 to V - 1. Operands of the LOAD broadcast against
-    the logits, of shape (..., V). Results, options of the declaration, and what is said of
-    targets, masked classes and NaN, are those of `CrossEntropy`.
+    weight of `torch.nn.Linear` is, of one floating dtype unless torch.autocast is on; labels uint8
+    or of any signed integer dtype, of shape (...), of classes 0 to V - 1. Operands of the LOAD
+    broadcast against the logits, of shape (..., V). Results, options of the declaration, and what
+    is said of targets, masked classes and NaN, are those of `CrossEntropy`.
 
     Logits never exist whole, unless they are no more than w's gradient or all classes are one
     block. A call that returns its loss alone makes the gradient of x in the forward pass, of chunks
@@ -68,6 +68,10 @@ class LinearCrossEntropy(Op):
     its gradient too is made in the forward pass, and added up in float32, which takes more memory
     and saves one of four products. Such gradients are rounded before they are multiplied by that of
     the loss, and once more after it.
+
+    Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
+    memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
+    torch raises an error at the second pass.
 
     Calls that return more, those in float16, and operands that some rows share go by blocks of
     classes in both passes, and add up x's gradient in float32.
