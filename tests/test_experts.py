@@ -201,7 +201,7 @@ class TestRefusals:
         with raises(ValueError, f"hidden_states must have {FEATURES} features, got shape (9, 3)"):
             experts(x[:, :3], index, weight)
 
-    @pytest.mark.parametrize("wrong", [-1, EXPERTS, 2**16])
+    @pytest.mark.parametrize("wrong", [-1, EXPERTS + 1, 2**16])
     def test_numbers_that_are_no_experts(self, wrong):
         x, index, weight = routed()
         index[3, 1] = wrong

@@ -285,7 +285,8 @@ class Experts(Declares):
 
         Args:
             hidden_states: ``[..., features]``.
-            top_k_index: The experts of each token, ``[..., k]``, or ``[tokens, k]``.
+            top_k_index: The experts of each token, ``[..., k]``, or ``[tokens, k]``; the number of
+                experts stands for none, and its weight must be 0.
             top_k_weights: Their weights, of the same shape.
 
         Returns:
@@ -377,9 +378,10 @@ def _check_experts(index: Tensor, experts: int) -> None:
     if not plain or torch.compiler.is_compiling() or is_transformed():
         return
     for one in index.aminmax():
-        if not 0 <= int(one) < experts:
+        if not 0 <= int(one) <= experts:
             raise IndexError(
-                f"Experts: top_k_index has {int(one)}, and the experts are 0 to {experts - 1}"
+                f"Experts: top_k_index has {int(one)}, and the experts are 0 to {experts - 1}; "
+                f"{experts} stands for none, with weight 0"
             )
 
 
