@@ -330,6 +330,26 @@ def test_a_softcap_of_the_module_that_is_none(softcap):
         module.softcap = softcap
 
 
+def test_a_linear_of_the_module_that_changes():
+    key = {"label_smoothing": 0.03125}  # of no other test's declarations
+    module = fo.nn.LinearCrossEntropyLoss(8, 20, bias=True, **key)
+    x, target = randn(4, 8), torch.arange(4)
+    module.linear.bias = None
+    wanted = functional.cross_entropy(module.linear(x), target, label_smoothing=0.03125)
+    torch.testing.assert_close(module(x, target), wanted)
+
+
+def test_an_exported_program_is_for_all_sizes():
+    module = fo.nn.LinearCrossEntropyLoss(8, 300)
+    rows = {0: torch.export.Dim("rows", min=2)}
+    x, target = randn(200, 8), torch.arange(200)
+    few = x[:4], target[:4]
+    program = torch.export.export(module, few, dynamic_shapes=(rows, rows)).module()
+    assert "linear_cross_entropy.default" in str(program.graph)  # which makes no gradients ahead
+    torch.testing.assert_close(program(*few), module(*few))
+    torch.testing.assert_close(program(x, target), module(x, target))
+
+
 def test_it_is_a_value():
     op = fo.LinearCrossEntropy(load=LOAD, z_loss=1e-4, reduction="sum", lse=True)
     assert op == pickle.loads(pickle.dumps(op)) == eval(repr(op), vars(fo))

@@ -202,6 +202,8 @@ class LinearCrossEntropyLoss(Declares):
 
     def op(self) -> LinearCrossEntropy:
         """The op that the module calls."""
+        if self._key() not in declared:  # its Linear has got a bias, or none any more
+            self._declare()
         found: LinearCrossEntropy = declared[self._key()]
         return found
 

@@ -95,6 +95,8 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
     if not wanted or op.outputs != ("loss",) or factor_dtype(x) is torch.float16:
         return None
+    if torch.compiler.is_exporting():  # a program may never go back, and is one for all sizes
+        return None
     if by_row and not {"x", "w"}.issuperset(wanted):
         return None
     if any(one.dim() > 1 and one.shape[:-1].numel() not in (1, rows) for one in operands.values()):
