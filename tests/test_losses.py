@@ -522,6 +522,21 @@ def test_the_module(shape, device):
         torch.testing.assert_close(ours(x, p), theirs(x, p))
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_modules_as_torch_operations(soft):
+    """What errors propose where no kernel goes: transforms, and second derivatives."""
+    assert all(hasattr(getattr(fo.nn, name), "unfused") for name in fo.nn.__all__)
+    x, labels = randn(4, 5), labels_of((4,), 5)
+    target = x.softmax(-1) if soft else labels
+    own = {} if soft else {"linear": fo.nn.LinearCrossEntropyLoss(5, 7, bias=True, softcap=9.0)}
+    for module in (fo.nn.CrossEntropyLoss(label_smoothing=0.1, z_loss=0.1), *own.values()):
+        torch.testing.assert_close(module.unfused(x, target), module(x, target))
+        leaf = x.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(module(leaf, target), leaf)
+        found = torch.func.grad(module.unfused)(x, target)
+        torch.testing.assert_close(found, wanted)
+
+
 def test_settings_of_the_module():
     module = fo.nn.CrossEntropyLoss(z_loss=1e-3, ignore_index=0)
     assert repr(module) == "CrossEntropyLoss(reduction='mean', ignore_index=0, z_loss=0.001)"

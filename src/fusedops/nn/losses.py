@@ -101,6 +101,13 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
+        return self._run(input, target, "__call__")
+
+    def unfused(self, input: Tensor, target: Tensor) -> Tensor:
+        """The same as a chain of torch calls: same arguments, same results."""
+        return self._run(input, target, "unfused")
+
+    def _run(self, input: Tensor, target: Tensor, way: str) -> Tensor:
         soft = isinstance(target, Tensor) and target.is_floating_point()
         if soft and target.shape != input.shape:
             raise ValueError(
@@ -108,7 +115,8 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
                 f"in input's shape {tuple(input.shape)}, got {tuple(target.shape)}; if it holds "
                 "classes, convert it with target.long()"
             )
-        loss: Tensor = self.op(soft)(input, target=target, dim=1 if input.dim() > 1 else 0)
+        op = self.op(soft) if way == "__call__" else self.op(soft).unfused
+        loss: Tensor = op(input, target=target, dim=1 if input.dim() > 1 else 0)
         return loss
 
     def extra_repr(self) -> str:
@@ -209,13 +217,22 @@ class LinearCrossEntropyLoss(Declares):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
-        operands: dict[str, Any] = {}
+        loss: Tensor = self.op()(input, self.linear.weight, **self._arguments(target))
+        return loss
+
+    def unfused(self, input: Tensor, target: Tensor) -> Tensor:
+        """The same as torch operations on all logits: same arguments, same results."""
+        op = self.op()
+        loss: Tensor = op.unfused(input, self.linear.weight, **self._arguments(target))
+        return loss
+
+    def _arguments(self, target: Tensor) -> dict[str, Any]:
+        operands: dict[str, Any] = {"target": target}
         if self.linear.bias is not None:
             operands["bias"] = self.linear.bias
         if self.softcap is not None:
             operands["softcap"] = self.softcap
-        loss: Tensor = self.op()(input, self.linear.weight, target=target, **operands)
-        return loss
+        return operands
 
     def extra_repr(self) -> str:
         """The arguments that are not the defaults."""
