@@ -270,6 +270,8 @@ def test_bad_arguments(device):
     x = randn(3, 8, device=device)
     with pytest.raises(TypeError, match=r"Softmax\(\), got"):
         check(torch.softmax, x)
+    with pytest.raises(TypeError, match=r"LinearCrossEntropy.*check a CrossEntropy"):
+        check(fo.LinearCrossEntropy(), x)
     with pytest.raises(TypeError, match="out="):
         check(fo.Softmax(), x, out=x)
     with pytest.raises(TypeError, match="unknown operand"):

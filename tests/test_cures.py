@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import fusedops as fo
+import fusedops.testing
 from fusedops import functors
 from fusedops.declare import wanted
 from fusedops.functors import suggestions
@@ -62,6 +63,22 @@ def test_shapes_of_a_product():
         LAYER(x, w, b=randn(7))
     with raises(ValueError, "Linear: w must have", "torch.nn.Linear(4, 5), for 4 columns"):
         LAYER(randn(2, 3), w, b=0.0)
+
+
+def test_factors_of_a_product_and_its_loss():
+    op = fo.LinearCrossEntropy()
+    target = torch.arange(3)
+    for call in (op, op.unfused, op.explain):
+        with raises(TypeError, "LinearCrossEntropy: w is given by position"):
+            call(X, w=W, target=target)
+        with raises(TypeError, "LinearCrossEntropy: w is missing", "not by name as 'weight'"):
+            call(X, weight=W, target=target)
+        with raises(TypeError, "LinearCrossEntropy takes 2 positional arguments, x, w, got 3"):
+            call(X, W, target)
+        with raises(TypeError, "unknown operand 'dim'; this op takes 'target'"):
+            call(X, W, target=target, dim=0)
+        with raises(TypeError, "belongs to the declaration: LinearCrossEntropy(reduction=...)"):
+            call(X, W, target=target, reduction="sum")
 
 
 def test_operands_of_a_product_by_position():
@@ -172,6 +189,10 @@ def test_a_name_that_the_library_has_not(name):
         eval(one.code, space)
 
 
+def test_tools_for_tests_need_no_import():
+    assert fo.__getattr__("testing") is fusedops.testing  # as fo.testing before any import of it
+
+
 def test_names_stand_for_one_thing():
     names = [name for one in wanted.WANTED for name in {*map(wanted._plain, one.names)}]
     assert len(names) == len({*names})
@@ -225,6 +246,26 @@ def test_what_is_said_in_the_words_of_others(call, parts, cure):
     with raises((TypeError, ValueError), *parts):
         call()
     cure()
+
+
+OPS = {
+    name: getattr(fo, name)
+    for name in fo.__all__
+    if isinstance(getattr(fo, name), type) and hasattr(getattr(fo, name), "unfused")
+}
+
+
+@pytest.mark.parametrize("kind", sorted({*OPS} - {"RowOp"}))
+def test_arguments_of_declarations_that_functors_stand_for(kind):
+    """Every declaration that an error proposes can be made, in the ops' own words."""
+    sizes = (2,) * (kind == "GroupNorm")
+    for name in (*suggestions.FUNCTORS, "anything"):
+        with pytest.raises(TypeError, match=f"^{kind}: unknown argument '{name}'") as raised:
+            OPS[kind](*sizes, **{name: 1})
+        _, declared, code = str(raised.value).partition("is given to the call: ")
+        if declared:
+            code = code.replace("GroupNorm(", "GroupNorm(2, ").replace("left", "3")
+            assert eval(code, {one: getattr(fo, one) for one in fo.__all__})
 
 
 def test_a_model_without_norms_is_told_why_nothing_is_replaced():

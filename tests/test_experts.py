@@ -195,6 +195,18 @@ class TestRefusals:
             experts(x, index[:3], weight[:3])
         with raises(ValueError, "top_k_weights must have the shape"):
             experts(x, index, weight[:, :1])
+        for odd in (index > 0, index[:, :0], index[0, 0]):
+            with raises(ValueError, "top_k_index must hold integers"):
+                experts(x, odd, weight)
+        with raises(ValueError, f"hidden_states must have {FEATURES} features, got shape (9, 3)"):
+            experts(x[:, :3], index, weight)
+
+    @pytest.mark.parametrize("wrong", [-1, EXPERTS + 1, 2**16])
+    def test_numbers_that_are_no_experts(self, wrong):
+        x, index, weight = routed()
+        index[3, 1] = wrong
+        with raises(IndexError, f"top_k_index has {wrong}, and the experts are 0 to {EXPERTS - 1}"):
+            made()(x, index, weight)
 
 
 def of_transformers(name):

@@ -183,11 +183,11 @@ def test_in_compiled_code(device):
         assert torch.equal(op(a, b, **given), op(a, b, **given))
 
 
-def called(op=OP, kind=E4M3, **changed):
+def called(op=OP, kind=E4M3, of_w=None, **changed):
     """A call of ones, with what is changed of it."""
     given = {"sx": torch.ones(4, 2), "sw": torch.ones(2, 2), **changed}
     given = {key: one for key, one in given.items() if one is not None}
-    return lambda: op(torch.ones(4, 256).to(kind), torch.ones(130, 256).to(kind), **given)
+    return lambda: op(torch.ones(4, 256).to(kind), torch.ones(130, 256).to(of_w or kind), **given)
 
 
 def declared(*functors, **options):
@@ -213,6 +213,8 @@ REFUSED = {
     ),
     "of blocks and rows": (called(sw=torch.ones(130, 1)), ValueError, r"sw must have shape \(2, 2"),
     "of halves": (called(kind=torch.half), TypeError, "x must be float8, as scales"),
+    "x of halves": (called(kind=torch.half, of_w=E4M3), TypeError, "x must be float8, as scales"),
+    "w of halves": (called(of_w=torch.half), TypeError, "w must be float8, as scales"),
     "a number": (called(sw=1.0), TypeError, "sw must be"),
     "a dtype": (called(sx=torch.ones(4, 2).double()), TypeError, "sx must be a tensor of"),
     "missing": (called(sw=None), TypeError, "'sw' is missing"),

@@ -339,6 +339,10 @@ class TestRefusals:
         for groups in (*offsets, [4, -1, 5, 3], [4, 0, 5, 3]):
             with raises(ValueError, "offsets must be", "11 rows", str(groups)):
                 fo.GroupedLinear()(x, w, offsets=torch.tensor(groups))
+        ends = torch.tensor([4, 4, 9, 11])
+        with raises(ValueError, "as for torch's grouped_mm, put a 0 before the first"):
+            fo.GroupedLinear()(x, w, offsets=ends)
+        fo.GroupedLinear()(x, w, offsets=torch.nn.functional.pad(ends, (1, 0)))  # the cure
 
     def test_factors(self, device):
         x, w, *_ = given(device).values()

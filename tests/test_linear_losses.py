@@ -3,6 +3,7 @@
 """LinearCrossEntropy: a product and its loss by blocks of classes, against float64."""
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -239,6 +240,20 @@ def test_labels_of_any_integers():
         assert op(x, w, target=target.to(dtype)) == wanted
 
 
+@pytest.mark.parametrize("classes", [100, 300])
+def test_labels_of_few_bits_and_many_classes(classes):
+    """A number of classes is compared with labels in 64 bits: 300 is 44 in int8."""
+    x, w, _, target = case((6,), 48, classes, torch.float32, "cpu")
+    target = target.clamp(max=99)
+    op = fo.LinearCrossEntropy()
+    assert op(x, w, target=target.to(torch.int8)) == op(x, w, target=target)
+    target = torch.tensor([156, 3, 156, 99, 0, 1]).clamp(max=classes - 1)
+    narrow = target.to(torch.uint8)
+    assert op(x, w, target=narrow) == op(x, w, target=target)
+    with raises(IndexError, "target 255 is no class of w"):
+        op(x, w[:200], target=narrow.masked_fill(narrow == 0, 255))
+
+
 def test_a_target_out_of_range_on_a_cpu():
     x, w, _, target = case((6,), 48, 300, torch.float32, "cpu")
     target[2] = 300
@@ -306,6 +321,35 @@ def test_the_module_has_the_parameters_of_torchs(bias):
     assert "label_smoothing=0.1" in repr(ours)
 
 
+@pytest.mark.parametrize("softcap", [0, -1.0, "30", True, float("inf")])
+def test_a_softcap_of_the_module_that_is_none(softcap):
+    with raises(ValueError, "LinearCrossEntropyLoss: softcap must be a finite number above 0"):
+        fo.nn.LinearCrossEntropyLoss(4, 8, softcap=softcap)
+    module = fo.nn.LinearCrossEntropyLoss(4, 8)
+    with raises(ValueError, "softcap must be a finite number above 0", repr(softcap)):
+        module.softcap = softcap
+
+
+def test_a_linear_of_the_module_that_changes():
+    key = {"label_smoothing": 0.03125}  # of no other test's declarations
+    module = fo.nn.LinearCrossEntropyLoss(8, 20, bias=True, **key)
+    x, target = randn(4, 8), torch.arange(4)
+    module.linear.bias = None
+    wanted = functional.cross_entropy(module.linear(x), target, label_smoothing=0.03125)
+    torch.testing.assert_close(module(x, target), wanted)
+
+
+def test_an_exported_program_is_for_all_sizes():
+    module = fo.nn.LinearCrossEntropyLoss(8, 300)
+    rows = {0: torch.export.Dim("rows", min=2)}
+    x, target = randn(200, 8), torch.arange(200)
+    few = x[:4], target[:4]
+    program = torch.export.export(module, few, dynamic_shapes=(rows, rows)).module()
+    assert "linear_cross_entropy.default" in str(program.graph)  # which makes no gradients ahead
+    torch.testing.assert_close(program(*few), module(*few))
+    torch.testing.assert_close(program(x, target), module(x, target))
+
+
 def test_it_is_a_value():
     op = fo.LinearCrossEntropy(load=LOAD, z_loss=1e-4, reduction="sum", lse=True)
     assert op == pickle.loads(pickle.dumps(op)) == eval(repr(op), vars(fo))
@@ -342,6 +386,64 @@ def test_a_second_derivative_is_refused():
 def test_wrong_declarations(options, kind, words):
     with raises(kind, "LinearCrossEntropy: ", *words):
         fo.LinearCrossEntropy(**options)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_operands_are_held_to_all_logits(needs_gradient, compiled):
+    """An operand that fits the logits of a block alone, or the rows in one dimension, is none."""
+    op = fo.LinearCrossEntropy(load=[fo.Bias("b")])
+    x, w, _, target = case((2, 3), 16, 256, torch.float32, "cpu", ignored=0)
+    columns = block_columns(16, 256)
+    assert 256 % columns == 0
+    if not needs_gradient:
+        x, w = x.detach(), w.detach()
+
+    def call(b):
+        return op(x, w, target=target, b=b)
+
+    if compiled:
+        call = torch.compile(call, backend="aot_eager")
+    for shape in ((columns,), (6, 1), (1, 2, 3, 256)):
+        said = f"operand 'b' of shape {shape} does not broadcast against the logits of shape"
+        with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
+            call(torch.ones(shape))
+    few = fo.LinearCrossEntropy(load=[fo.Bias("b")])
+    with raises(ValueError, "does not broadcast against the logits of shape (2, 3, 9)"):
+        few(x, w[:9], target=target.clamp(max=8), b=torch.ones(8))
+
+
+def test_numbers_that_are_none():
+    op = fo.LinearCrossEntropy(load=[fo.Softcap("cap")])
+    x, w, _, target = case((6,), 16, 300, torch.float32, "cpu")
+    for cap, cure in (
+        ("30", "use float(cap)"),
+        (True, "use float(cap)"),
+        ([1.0], "as_tensor(cap)"),
+    ):
+        with raises(TypeError, "LinearCrossEntropy: operand 'cap' must be", cure):
+            op(x, w, target=target, cap=cap)
+
+
+@pytest.mark.parametrize("classes", [20, 300])
+def test_transforms_are_refused_by_name(classes):
+    op = fo.LinearCrossEntropy()
+    x, w, _, target = case((6,), 16, classes, torch.float32, "cpu")
+    x, w = x.detach(), w.detach()
+
+    def loss(x, target=target):
+        return op(x, w, target=target)
+
+    rows = x.expand(2, 6, 16), target.expand(2, 6)
+    for call in (
+        lambda: torch.func.grad(loss)(x),
+        lambda: torch.func.jvp(loss, (x,), (x,)),
+        lambda: torch.vmap(loss)(*rows),
+        lambda: torch.jit.trace(loss, (x,)),
+    ):
+        with raises(fo.UnsupportedError, "LinearCrossEntropy: torch.", "op.unfused"):
+            call()
+    torch.func.grad(lambda x: op.unfused(x, w, target=target))(x)  # the cure
 
 
 def test_wrong_calls():

@@ -121,6 +121,41 @@ def test_labels_of_every_dtype(dtype, device):
     verify(randn(4, 20, device=device), labels, ignore_index=-100 if signed else 7)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "ignore_index", "label"),
+    [(torch.uint8, -100, 156), (torch.int16, 2**16 + 5, 5), (torch.int8, 256 + 7, 7)],
+    ids=str,
+)
+def test_a_class_is_not_ignored_for_its_last_bits(dtype, ignore_index, label, device):
+    """Of a tensor and a number, torch compares in the dtype of the tensor: the number may wrap."""
+    x = randn(4, 1000, device=device)
+    labels = torch.tensor([3, label, 100, label], device=device)
+    op = fo.CrossEntropy(ignore_index=ignore_index)
+    assert torch.equal(op(x, target=labels.to(dtype)), op(x, target=labels))
+    assert torch.equal(op.unfused(x, target=labels.to(dtype)), op.unfused(x, target=labels))
+    if device == "cpu" and label > 100:
+        with raises(IndexError, f"target {label} is no class"):
+            op(x[:, :101], target=labels.to(dtype))
+
+
+def test_a_class_is_known_beyond_what_its_dtype_holds(device):
+    x = randn(4, 1000, device=device)
+    labels = torch.tensor([3, -100, 100, 4], dtype=torch.int8, device=device)  # 1000 is -24 there
+    op = fo.CrossEntropy()
+    assert torch.equal(op(x, target=labels), op(x, target=labels.long()))
+
+
+def test_targets_of_a_part_are_counted_in_64_bits():
+    target = torch.tensor([3, 100, -100, 127], dtype=torch.int8)[:, None]
+    op = fo.CrossEntropy()
+    for first, inside in ((0, [True, True, False, True]), (200, [False] * 4)):
+        part, held = op.target_of_part(target, first, (4, 200), 1)
+        assert held.tolist() == inside
+        assert part[2] == -1
+    narrow = target.clamp(min=0).to(torch.uint8)
+    assert fo.CrossEntropy(ignore_index=0).target_of_part(narrow, 0, (4, 9), 1)[0][2] == -1
+
+
 @pytest.mark.parametrize("ignore_index", [0, *thorough(5, -1, -(2**63), 2**62)])
 def test_any_target_may_be_the_one_that_is_ignored(ignore_index, device):
     labels = labels_of((6,), 9, device=device, ignored=())
@@ -207,6 +242,8 @@ def test_targets_out_of_range(device):
             ROWS(x, target=labels)
         with pytest.raises(IndexError, match="target -1"):
             fo.CrossEntropy()(x, target=labels[[0, 2]][1:].expand(4))
+        with pytest.raises(IndexError, match="target 6"):
+            ROWS(torch.nn.Parameter(x.detach()), target=labels)
         return
     loss = ROWS(x, target=labels)
     assert loss.isnan().tolist() == [False, True, True, True]
@@ -353,12 +390,31 @@ def test_calls_that_are_refused():
     x, labels = randn(4, 6), torch.zeros(4, dtype=torch.int64)
     with raises(TypeError, "operand 'target' must be a tensor of integers"):
         ROWS(x, target=labels.float())
+    for dtype in (torch.uint16, torch.uint32, torch.bool):
+        with raises(TypeError, "operand 'target' must be a tensor of integers", "target.long()"):
+            ROWS(x, target=labels.to(dtype))
     with raises(TypeError, "operand 'target' is missing"):
         ROWS(x)
     with raises(TypeError, "got int; make one with torch.as_tensor(target)"):
         ROWS(x, target=3)
     with raises(ValueError, "must have x's shape without the reduced dimension, (4,)"):
         ROWS(x, target=labels[:3])
+    with raises(TypeError, "operand 'target'", "declare soft=True"):
+        ROWS(x, target=x.softmax(-1))
+    with raises(ValueError, "take the columns: target.argmax(1)"):
+        ROWS(x, target=functional.one_hot(labels, 6))
+    images = randn(2, 6, 3)
+    with raises(ValueError, "classes in x's dimension 1: pass dim=1"):
+        ROWS(images, target=labels[:3].expand(2, 3))
+    with raises(ValueError, "target.reshape(2, 3)"):
+        ROWS(randn(2, 3, 6), target=labels.expand(2, 4)[:, :3].flatten())
+    with raises(ValueError, "out= goes with reduction='none'", "reduction='mean'"):
+        fo.CrossEntropy()(x, target=labels, out=torch.empty(()))
+    for transform in (torch.vmap, torch.func.grad):
+        with raises(fo.UnsupportedError, "CrossEntropy: torch.func transforms"):
+            transform(lambda x, labels: fo.CrossEntropy()(x, target=labels))(x[None], labels[None])
+    with raises(ValueError, "CrossEntropyLoss: a target of floating numbers", "target.long()"):
+        fo.nn.CrossEntropyLoss()(randn(4, 4), labels.float())  # (4,) broadcasts against (4, 4)
 
 
 def test_it_is_a_value():
@@ -464,6 +520,21 @@ def test_the_module(shape, device):
         torch.testing.assert_close(ours(x, labels), theirs(x, labels))
         p = randn(*shape, device=device, seed=2).softmax(1 if len(shape) > 1 else 0)
         torch.testing.assert_close(ours(x, p), theirs(x, p))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_modules_as_torch_operations(soft):
+    """What errors propose where no kernel goes: transforms, and second derivatives."""
+    assert all(hasattr(getattr(fo.nn, name), "unfused") for name in fo.nn.__all__)
+    x, labels = randn(4, 5), labels_of((4,), 5)
+    target = x.softmax(-1) if soft else labels
+    own = {} if soft else {"linear": fo.nn.LinearCrossEntropyLoss(5, 7, bias=True, softcap=9.0)}
+    for module in (fo.nn.CrossEntropyLoss(label_smoothing=0.1, z_loss=0.1), *own.values()):
+        torch.testing.assert_close(module.unfused(x, target), module(x, target))
+        leaf = x.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(module(leaf, target), leaf)
+        found = torch.func.grad(module.unfused)(x, target)
+        torch.testing.assert_close(found, wanted)
 
 
 def test_settings_of_the_module():

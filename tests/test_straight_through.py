@@ -147,6 +147,11 @@ def test_odd_calls(device):
     assert torch.equal(found, upstream.bfloat16())
     none = x[:0].requires_grad_()
     assert op(none).y.shape == (0, 64)
+    x[0, 3], x[1, 20] = torch.inf, torch.nan
+    for call in (op, op.unfused):  # the gradient is dy of every element
+        leaf = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(call(leaf).y, leaf, upstream)
+        assert torch.equal(found, upstream)
 
 
 @pytest.mark.thorough

@@ -137,6 +137,8 @@ def __getattr__(name: str) -> Any:
     """Import lazily: rarely used names, and in a command's process every name."""
     if name == "__all__":
         return _public()
+    if name in ("nn", "testing"):
+        return importlib.import_module(f"fusedops.{name}")
     known = globals().get("__all__", _NAMES)
     # Functors are classes: torch need not be imported for other names, such as those of modules.
     if name not in known and not (name[:1].isupper() and name in _public()):
@@ -147,8 +149,6 @@ def __getattr__(name: str) -> Any:
 
         modules = importlib.import_module("fusedops.nn").__all__
         raise AttributeError(f"{said}{missing(name, known, 'fusedops.nn', modules)}")
-    if name == "nn":
-        return importlib.import_module("fusedops.nn")
     homes = "errors functors ops map group_norm product row_op declare.results exporting"
     homes += " integrations.patch graph.explain graph.backend"
     for home in homes.split():

@@ -9,7 +9,7 @@ one, so the three agree on what a call means and refuse the same calls with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -333,11 +333,13 @@ def floating(values: Mapping[str, Any]) -> list[str]:
     return [k for k, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()]
 
 
-def check_names(op: Declaration, name: str, operands: Mapping[str, Any]) -> None:
+def check_names(
+    op: Declaration, name: str, operands: Mapping[str, Any], options: Collection[str] = OPTIONS
+) -> None:
     """Raise TypeError for an operand that the op does not have, or that is missing or None."""
     for key in operands:
         if key not in op.slots:
-            hint = for_call(op, key, OPTIONS)
+            hint = for_call(op, key, options)
             raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
     for key in op.slots:
         if operands.get(key) is None and key not in op.optional:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -141,7 +142,7 @@ def _cure(key: str, value: Tensor) -> str | None:
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
-_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: The dtypes of a tensor operand of each role.
 _DTYPES = {
@@ -150,11 +151,11 @@ _DTYPES = {
     Role.TABLE: FLOATING,
     Role.FLAGS: _FLAGS,
     Role.COUNT: _COUNTS,
-    Role.IDS: _IDS,
-    Role.ROW_IDS: _IDS,
-    Role.KEY_IDS: _IDS,
-    Role.TARGET: _IDS,
-    Role.INTEGER: (*_FLAGS, *_IDS),
+    Role.IDS: IDS,
+    Role.ROW_IDS: IDS,
+    Role.KEY_IDS: IDS,
+    Role.TARGET: IDS,
+    Role.INTEGER: (*_FLAGS, *IDS),
 }
 
 #: What an operand is that has size 1 in the reduced dimensions.
@@ -191,6 +192,8 @@ def check_tensor(
         if value.is_complex() and role is not Role.FLAGS:
             whole = f"convert it with {key}.real.long()"
             cure = parts_of(key) if _DTYPES[role] is FLOATING else whole
+        elif role is Role.TARGET and value.shape == x.shape and value.dtype in FLOATING:
+            cure = "declare soft=True for a weight of each class"
         if operand.declare and value.dtype in _DTYPES[Role.INTEGER]:
             cure += f"; or, if it holds integers or truth values, {operand.declare}"
         raise TypeError(f"{name}: operand {key!r} must be {role.value}, got {value.dtype}; {cure}")
@@ -258,14 +261,28 @@ def with_column(name: str, key: str, value: Tensor, x: Tensor, reduced: Sequence
         return value
     rows = [size for dim, size in enumerate(x.shape) if dim not in reduced]
     if list(value.shape) != rows:
+        cure = _target_cure(key, list(value.shape), list(x.shape), reduced)
         raise ValueError(
             f"{name}: operand {key!r} has one column a row, so it must have x's shape without the "
             f"reduced dimension, {tuple(rows)}, got {tuple(value.shape)} for x of shape "
-            f"{tuple(x.shape)}"
+            f"{tuple(x.shape)}{cure}"
         )
     for dim in reduced:
         value = value.unsqueeze(dim)
     return value
+
+
+def _target_cure(key: str, own: list[int], shape: list[int], reduced: Sequence[int]) -> str:
+    """What may be meant by a target of another shape, as the end of an error's sentence."""
+    for dim in range(len(shape)):
+        if own == shape[:dim] + shape[dim + 1 :]:
+            return f"; it goes with classes in x's dimension {dim}: pass dim={dim}, or move it"
+    if own == shape:
+        return f"; of one-hot rows take the columns: {key}.argmax({reduced[0]})"
+    rows = [size for dim, size in enumerate(shape) if dim not in reduced]
+    if math.prod(own) == math.prod(rows):
+        return f"; give it that shape: {key}.reshape({', '.join(map(str, rows))})"
+    return ""
 
 
 def check_device(name: str, key: str, value: Tensor, x: Tensor) -> None:

@@ -233,7 +233,8 @@ class Declaration(Operator):
                     f"{self.name}: {functor!r} makes a y of 8 bits, which has no gradient, and the "
                     "op has no other output that has one; call it under torch.no_grad(), detach() "
                     "what needs no gradient, return the value before it as well, by a Tap in "
-                    "store, or use op.unfused, whose y is rounded straight through"
+                    "store, train with DynamicQuantize(dtype, gradient='straight_through'), whose "
+                    "y of floats has one, or use op.unfused, whose y is rounded straight through"
                 )
             raise UnsupportedError(
                 f"{self.name}: {functor!r} has no derivative, so the op has none; give the functor "

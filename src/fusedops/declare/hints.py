@@ -23,10 +23,18 @@ _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator
 #: Functors that may stand only in the load of an op that has masks, and where rows are scores.
 _MASKS = ("Mask", "Causal", "Window", "Lengths")
 _SCORES = "Alibi"
+#: Those that count queries.
+_OF_QUERIES = ("Causal", "Window")
 
 
 #: The argument of another op that has the same purpose.
 _ARGUMENTS = {"stats": "lse", "return_lse": "lse", "logsumexp": "lse"}
+
+
+#: What to do in place of an argument that losses of other libraries have.
+_OF_LOSSES = {
+    "weight": 'with reduction="none" a call returns one loss a row: multiply it by weight[target]',
+}
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
@@ -89,19 +97,37 @@ def check_declaration(
 
 def _for_declaration(kind: type, name: str, known: list[str], options: Collection[str]) -> str:
     title = kind.__name__
-    masks = getattr(kind, "masks", True) and not getattr(kind, "together", False)
-    scores = masks and not getattr(kind, "zeroes_masked", False)
     option = _OPTIONS.get(name, name)
     if option in options:
         return f"; {option} is an option of the call: {title}(...)(x, {option}=...)"
     if _ARGUMENTS.get(name) in known:
         return f"; say {title}({_ARGUMENTS[name]}=True)"
+    if name in _OF_LOSSES and "reduction" in known:
+        return f"; {_OF_LOSSES[name]}"
     functor = FUNCTORS.get(name, "")
-    stands = masks if functor.startswith(_MASKS) else scores or not functor.startswith(_SCORES)
-    if functor and stands:
-        side = "store" if functor.startswith(("Affine", "Dropout")) else "load"
+    side = _side_of(kind, functor, known) if functor else ""
+    if side:
         return (
             "; that is declared by a functor, and its value is given to the call: "
             f"{title}({side}=[{functor}])"
         )
     return nearest(name, known)
+
+
+def _side_of(kind: type, functor: str, known: Collection[str]) -> str:
+    """The chain of a class of ops in which a functor can stand; empty if there is none."""
+    blocks = "load" in known and "store" not in known  # which LinearCrossEntropy runs it on
+    channels = hasattr(kind, "together")  # of which a row is made, without queries
+    masks = getattr(kind, "masks", True) and not getattr(kind, "together", False)
+    scores = masks and not getattr(kind, "zeroes_masked", False)
+    if functor.startswith(_MASKS) and not masks:
+        return ""
+    if functor.startswith(_SCORES) and not scores:
+        return ""
+    if functor.startswith(_OF_QUERIES) and channels:
+        return ""
+    if functor.startswith((*_OF_QUERIES, _SCORES, "Lengths", "Dropout")) and blocks:
+        return ""
+    late = functor.startswith(("Affine", "Dropout"))
+    late = late and getattr(kind, "reduces", True) and getattr(kind, "has_result", True)
+    return "store" if "load" not in known or (late and not blocks) else "load"

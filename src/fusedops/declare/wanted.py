@@ -201,7 +201,7 @@ WANTED = (
         "fo.Map(load=[fo.Rotate('cos', 'sin')])",
     ),
     Wanted(
-        ("FusedCrossEntropy", "SoftmaxCrossEntropy", "NLLLoss", "ZLoss"),
+        ("FusedCrossEntropy", "SoftmaxCrossEntropy", "NLLLoss", "ZLoss", "LabelSmoothing"),
         "it is a loss with the functors of the logits in its load",
         "fusedops.CrossEntropy(load=[fusedops.Softcap('cap')], z_loss=1e-4)",
         "cross entropy, with softcap, mask, z-loss",
@@ -215,6 +215,18 @@ WANTED = (
         "a linear layer and cross entropy without all logits",
         "how-to/losses.md",
         "fo.LinearCrossEntropy()",
+    ),
+    Wanted(
+        ("KLDivLoss", "KLDiv", "DistillationLoss"),
+        "the divergence from given probabilities is a cross entropy, less their entropy, which has "
+        "no gradient",
+        "fusedops.CrossEntropy(soft=True)",
+    ),
+    Wanted(("PReLU",), "it is a LeakyReLU", "fusedops.LeakyReLU('slope')"),
+    Wanted(
+        ("MixtureOfExperts", "MoELayer", "SparseMoeBlock", "FusedMoE"),
+        "the experts that a router chose are a module",
+        "fusedops.nn.Experts(4, 16, 32)",
     ),
     Wanted(
         ("BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"),

@@ -210,7 +210,7 @@ class DynamicQuantize(Functor):
             return made
         scales = scale.repeat_interleave(size, -1)[..., :columns].to(x.dtype)
         made = _rounded(made.detach(), self.dtype) * scales
-        return made - (x.detach() - x).nan_to_num()  # less a zero that has v's gradient
+        return made - (x.detach() - x)  # less a zero that has v's gradient; NaN is less NaN
 
     @property
     def _most(self) -> float:

@@ -15,6 +15,8 @@ __all__ = ["FUNCTORS", "activation_of", "for_functor", "made_into_functor"]
 FUNCTORS = {
     "scale": "Scale('scale')",
     "temperature": "Scale('inverse_temperature')",
+    "softcap": "Softcap('cap')",
+    "logit_softcapping": "Softcap('cap')",
     "bias": "Bias('bias')",
     "mask": "Mask('mask')",
     "attn_mask": "Mask('mask')",

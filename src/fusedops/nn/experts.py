@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fusedops.bind.operands import IDS
 from fusedops.errors import shortened
 from fusedops.functors import Bias, Functor, Gate, Scale, functor
 from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag, declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
 from fusedops.product.routing import combine, dispatch, route
+from fusedops.torch_ops.tracing import is_transformed
 
 __all__ = ["Experts", "ExpertsForm", "Parameters", "form_of", "parameters_of", "run_experts"]
 
@@ -283,7 +285,8 @@ class Experts(Declares):
 
         Args:
             hidden_states: ``[..., features]``.
-            top_k_index: The experts of each token, ``[..., k]``, or ``[tokens, k]``.
+            top_k_index: The experts of each token, ``[..., k]``, or ``[tokens, k]``; the number of
+                experts stands for none, and its weight must be 0.
             top_k_weights: Their weights, of the same shape.
 
         Returns:
@@ -291,6 +294,8 @@ class Experts(Declares):
 
         Raises:
             TypeError, ValueError: A tensor does not fit; the message says how to mend it.
+            IndexError: On a CPU, a number is no expert's, unless the call is in compiled code.
+                Elsewhere the first or the last expert gets the token.
         """
         return self._run(hidden_states, top_k_index, top_k_weights, "__call__")
 
@@ -311,9 +316,16 @@ class Experts(Declares):
         self._ops = self.form.layers()
 
     def _run(self, hidden_states: Tensor, index: Tensor, weights: Tensor, way: str) -> Tensor:
-        tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
-        chosen = index.reshape(-1, index.shape[-1])
-        if index.is_floating_point() or chosen.shape[0] != tokens.shape[0]:
+        given = self._parameters_in_form()
+        features = given.down.shape[2 if self.form.transposed else 1]
+        if hidden_states.shape[-1] != features:
+            raise ValueError(
+                f"Experts: hidden_states must have {features} features, got shape "
+                f"{tuple(hidden_states.shape)}"
+            )
+        tokens = hidden_states.reshape(-1, features)
+        choices = index.shape[-1] if index.dim() > 0 else 0
+        if index.dtype not in IDS or index.numel() != tokens.shape[0] * choices or not choices:
             raise ValueError(
                 f"Experts: top_k_index must hold integers, k for each of the {tokens.shape[0]} "
                 f"tokens, got {index.dtype} of shape {tuple(index.shape)}; torch.topk gives "
@@ -324,7 +336,8 @@ class Experts(Declares):
                 f"Experts: top_k_weights must have the shape of top_k_index, {tuple(index.shape)}, "
                 f"got {tuple(weights.shape)}"
             )
-        given = self._parameters_in_form()
+        _check_experts(index, given.gate_up.shape[0])
+        chosen = index.reshape(-1, choices)
         return run_experts(self.form, given, tokens, chosen, weights, way).view(hidden_states.shape)
 
     def _parameters_in_form(self) -> Parameters:
@@ -357,6 +370,19 @@ class Experts(Declares):
         for name in ("bias", "transposed", "interleaved"):
             said += f", {name}=True" * getattr(self.form, name)
         return said
+
+
+def _check_experts(index: Tensor, experts: int) -> None:
+    """Raise IndexError for a number that is no expert's, where that is known at no cost."""
+    plain = type(index) is Tensor and index.device.type == "cpu" and index.numel() > 0
+    if not plain or torch.compiler.is_compiling() or is_transformed():
+        return
+    for one in index.aminmax():
+        if not 0 <= int(one) <= experts:
+            raise IndexError(
+                f"Experts: top_k_index has {int(one)}, and the experts are 0 to {experts - 1}; "
+                f"{experts} stands for none, with weight 0"
+            )
 
 
 def parameters_of(module: nn.Module) -> Parameters:

@@ -31,7 +31,8 @@ def check_activation(module: str, activation: Functor | str | None) -> Functor |
         )
     if activation is not None and not isinstance(activation, Functor):
         raise TypeError(
-            f"{module}: activation must be a functor or None, got {shortened(activation)}; "
+            f"{module}: activation must be a functor, its name or None, got "
+            f"{shortened(activation)}; "
             f"{made_into_functor(activation)}"
         )
     if activation is not None and activation.operands():

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import ops
-from fusedops.functors import Bias, Softcap
+from fusedops.errors import shortened
+from fusedops.functors import Bias, Softcap, is_finite
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.product import LinearCrossEntropy
 
@@ -21,10 +22,10 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.
 
     Arguments are torch's, and the module is an instance of torch's class: x has shape (C,),
-    (N, C) or (N, C, d1, ...), and the target, of any integer dtype, x's shape without C; or it has
-    x's shape and holds probabilities, which have no gradient. x is read once forward, and once
-    backward where its gradient is written once. The loss is float32 (float64 where x is), whatever
-    the dtype of x, under autocast as well; torch's has the dtype of x.
+    (N, C) or (N, C, d1, ...), and the target, uint8 or of a signed integer dtype, x's shape without
+    C; or it has x's shape and holds probabilities, which have no gradient. x is read once forward,
+    and once backward where its gradient is written once. The loss is float32 (float64 where x is),
+    whatever the dtype of x, under autocast as well; torch's has the dtype of x.
 
     Args:
         weight: None: losses of classes are weighted by what ``reduction="none"`` returns.
@@ -100,8 +101,22 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
+        return self._run(input, target, "__call__")
+
+    def unfused(self, input: Tensor, target: Tensor) -> Tensor:
+        """The same as a chain of torch calls: same arguments, same results."""
+        return self._run(input, target, "unfused")
+
+    def _run(self, input: Tensor, target: Tensor, way: str) -> Tensor:
         soft = isinstance(target, Tensor) and target.is_floating_point()
-        loss: Tensor = self.op(soft)(input, target=target, dim=1 if input.dim() > 1 else 0)
+        if soft and target.shape != input.shape:
+            raise ValueError(
+                "CrossEntropyLoss: a target of floating numbers must have a weight for each class, "
+                f"in input's shape {tuple(input.shape)}, got {tuple(target.shape)}; if it holds "
+                "classes, convert it with target.long()"
+            )
+        op = self.op(soft) if way == "__call__" else self.op(soft).unfused
+        loss: Tensor = op(input, target=target, dim=1 if input.dim() > 1 else 0)
         return loss
 
     def extra_repr(self) -> str:
@@ -119,8 +134,9 @@ class LinearCrossEntropyLoss(Declares):
 
     As `torch.nn.LinearCrossEntropyLoss`, whose parameters it has by the same names,
     ``linear.weight`` of shape (C, K) and ``linear.bias`` of shape (C,), so that one loads the state
-    of the other. x has shape (..., K), and the target, of any integer dtype, shape (...). The loss
-    is float32 (float64 where x is). `fusedops.LinearCrossEntropy` says how it is computed.
+    of the other. x has shape (..., K), and the target, uint8 or of a signed integer dtype, shape
+    (...). The loss is float32 (float64 where x is). `fusedops.LinearCrossEntropy` says how it is
+    computed.
 
     Args:
         in_features: K.
@@ -176,6 +192,11 @@ class LinearCrossEntropyLoss(Declares):
         return (LinearCrossEntropy, *numbers, self.reduction, biased, capped)
 
     def _declare(self) -> None:
+        if self.softcap is not None and not (is_finite(self.softcap) and self.softcap > 0):
+            raise ValueError(
+                "LinearCrossEntropyLoss: softcap must be a finite number above 0, or None for "
+                f"none, got {shortened(self.softcap)}"
+            )
         key = self._key()
         if key not in declared:
             *_, biased, capped = key
@@ -189,18 +210,29 @@ class LinearCrossEntropyLoss(Declares):
 
     def op(self) -> LinearCrossEntropy:
         """The op that the module calls."""
+        if self._key() not in declared:  # its Linear has got a bias, or none any more
+            self._declare()
         found: LinearCrossEntropy = declared[self._key()]
         return found
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compute the loss; the arguments have torch's names."""
-        operands: dict[str, Any] = {}
+        loss: Tensor = self.op()(input, self.linear.weight, **self._arguments(target))
+        return loss
+
+    def unfused(self, input: Tensor, target: Tensor) -> Tensor:
+        """The same as torch operations on all logits: same arguments, same results."""
+        op = self.op()
+        loss: Tensor = op.unfused(input, self.linear.weight, **self._arguments(target))
+        return loss
+
+    def _arguments(self, target: Tensor) -> dict[str, Any]:
+        operands: dict[str, Any] = {"target": target}
         if self.linear.bias is not None:
             operands["bias"] = self.linear.bias
         if self.softcap is not None:
             operands["softcap"] = self.softcap
-        loss: Tensor = self.op()(input, self.linear.weight, target=target, **operands)
-        return loss
+        return operands
 
     def extra_repr(self) -> str:
         """The arguments that are not the defaults."""

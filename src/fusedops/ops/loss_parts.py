@@ -86,6 +86,11 @@ class LossOfParts:
     saves: Any
     soft: bool
 
+    def is_ignored(self, target: Tensor) -> Tensor:
+        """Whether each target is `ignore_index`; in 64 bits, for in uint8 -100 is the class 156."""
+        found: Tensor = target.long() == self.constants["ignore_index"]
+        return found
+
     @property
     def row_parts(self) -> RowParts:
         own = constants_of_part(self.constants)
@@ -125,8 +130,7 @@ class LossOfParts:
         if self.soft:
             double = target.dtype is torch.float64
             return target, target.expand(shape).sum(dim, dtype=None if double else torch.float32)
-        ignored = target == self.constants["ignore_index"]
-        local, inside = target_of_part(target, ignored, first, shape[dim])
+        local, inside = target_of_part(target.long(), self.is_ignored(target), first, shape[dim])
         return local, inside.squeeze(dim)
 
     def part_of_row(self, found: Mapping[str, Tensor], held: Tensor, share: float) -> Tensor:
@@ -193,7 +197,7 @@ class LossOfParts:
             labels: The target of each row.
             classes: How many there are.
         """
-        ignored = labels == self.constants["ignore_index"]
+        labels, ignored = labels.long(), self.is_ignored(labels)
         known = (labels >= 0) & (labels < classes) & ~ignored
         at = torch.where(known, at, torch.nan)
         found = self._joined_sums(parts)

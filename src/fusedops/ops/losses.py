@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedops.bind.operands import IDS
 from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role, is_finite
 from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp, read_flag
-from fusedops.torch_ops.tracing import is_distributed
+from fusedops.torch_ops.tracing import is_distributed, is_transformed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -32,8 +33,9 @@ class CrossEntropy(LossOfParts, RowOp):
     One kernel reads x once and writes one number a row; what is of x's size, a softmax or a
     masked copy, is never written. The backward pass reads x once more and writes its gradient once.
     The reduction of all rows is a sum in float32 in a fixed order. A call is
-    ``op(x, target=labels)``: labels are of any integer dtype and have x's shape without the
-    dimension of the classes, which is ``dim``, the last by default. `__call__` describes the rest.
+    ``op(x, target=labels)``: labels are uint8 or of any signed integer dtype, and have x's shape
+    without the dimension of the classes, which is ``dim``, the last by default. `__call__`
+    describes the rest.
 
     An element that a mask in the LOAD takes out, or that is -inf by itself, is no class: it has no
     probability, no gradient, and no part in label smoothing. A row whose target is masked has a
@@ -179,10 +181,11 @@ class CrossEntropy(LossOfParts, RowOp):
 
     def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
         target: Any = arguments.get("target")
-        plain = type(target) is Tensor and type(x) is Tensor and target.device.type == "cpu"
+        plain = type(target) is Tensor and type(x) in (Tensor, torch.nn.Parameter)
+        plain = plain and target.device.type == "cpu"
         if self.soft:
             self._check_weights(target)
-        elif plain and not torch.compiler.is_compiling():
+        elif plain and not torch.compiler.is_compiling() and not is_transformed():
             self._check_range(x, target, arguments.get("dim"))
         if self.in_place and x.is_leaf and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
@@ -190,6 +193,11 @@ class CrossEntropy(LossOfParts, RowOp):
                 "of its values; leave inplace=True out"
             )
         rows = self.rows
+        if rows is not self and arguments.get("out") is not None:
+            raise ValueError(
+                f"{self.name}: out= goes with reduction='none', got it with reduction="
+                f"{self.constants['reduction']!r}, which makes one number of all rows; leave it out"
+            )
         result = RowOp.__call__(rows, x, **arguments)
         return result if rows is self else self._as_given(result, x.shape, arguments)
 
@@ -209,15 +217,15 @@ class CrossEntropy(LossOfParts, RowOp):
     def _check_range(self, x: Tensor, target: Tensor, dim: Any) -> None:
         """Raise IndexError for a target that is no class, where that is known at no cost."""
         at = dim[0] if isinstance(dim, (tuple, list)) and dim else -1 if dim is None else dim
-        if not isinstance(at, int) or not -x.dim() <= at < x.dim() or target.is_floating_point():
+        if not isinstance(at, int) or not -x.dim() <= at < x.dim() or target.dtype not in IDS:
             return  # an error of the call's own
         if target.numel() == 0:
             return
         least, most = target.aminmax()
         if least.item() >= 0 and most.item() < x.shape[at]:
             return
-        wrong = (target < 0) | (target >= x.shape[at])
-        wrong &= target != self.constants["ignore_index"]
+        target = target.long()
+        wrong = ((target < 0) | (target >= x.shape[at])) & ~self.is_ignored(target)
         if bool(wrong.any()):
             raise IndexError(
                 f"{self.name}: target {int(target[wrong].flatten()[0])} is no class of x of shape "
@@ -273,19 +281,18 @@ class CrossEntropy(LossOfParts, RowOp):
         """The sum of all rows' losses, or their mean over the rows that count, of their sum."""
         if self.constants["reduction"] != "mean":
             return total
-        counted: Tensor = (target != self.constants["ignore_index"]).sum()
+        counted: Tensor = (~self.is_ignored(target)).sum()
         return total / counted
 
     def ignored(self, *operands: Tensor) -> Tensor | None:
         if self.soft:
             return None
-        found: Tensor = operands[0] == self.constants["ignore_index"]
-        return found
+        return self.is_ignored(operands[0])
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if self.soft:
             return self._soft_reference(value, operands[0].to(value.dtype))
-        label, ignored = operands[0].long(), operands[0] == self.constants["ignore_index"]
+        label, ignored = operands[0].long(), self.is_ignored(operands[0])
         known = (label >= 0) & (label < value.shape[-1]) & ~ignored
         value = value.masked_fill(ignored, 0.0)
         gone = value == -torch.inf
@@ -333,7 +340,7 @@ class CrossEntropy(LossOfParts, RowOp):
     def reference_of_nothing(self, value: Tensor, *operands: Tensor) -> Mapping[str, Tensor]:
         if self.soft:
             return super().reference_of_nothing(value, *operands)
-        ignored = (operands[0] == self.constants["ignore_index"])[..., 0]
+        ignored = self.is_ignored(operands[0])[..., 0]
         ignored = ignored.expand(value.shape[:-1])
         nothing = value.new_full(value.shape[:-1], torch.nan).masked_fill(ignored, 0.0)
         return {name: nothing.clone() for name in self.statistics}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,8 +14,6 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.bind.geometry import mismatch
-from fusedops.bind.operands import broadcast_cure
 from fusedops.declare.chains import OPTIONS, functors_of
 from fusedops.declare.hints import nearest
 from fusedops.declare.interactive import CallSignature
@@ -24,9 +22,10 @@ from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
 from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import check_broadcast
 from fusedops.run.runnable import CalledOp
 
-__all__ = ["TAKEN", "ProductOp"]
+__all__ = ["TAKEN", "ProductOp", "given_factors"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -281,48 +280,12 @@ class ProductOp(CalledOp):
             TypeError, ValueError: One does not fit, or is given by name or not at all, or there are
                 more.
         """
-        count = len(self.inputs)
-        if len(factors) == count and all(one is not None for one in factors):
-            self.check(*factors)
-            return factors
-        wanted = f"a call is op({', '.join(self.inputs)}, ...)"
-        for key in self.inputs:
-            if key in arguments:
-                raise TypeError(f"{self.name}: {key} is given by position: {wanted}")
-        known = (*factors, *[None] * count)[:count]
-        missing = [key for key, one in zip(self.inputs, known, strict=True) if one is None]
-        if missing:
-            near = [key for key in arguments if key not in self.slots and key not in TAKEN]
-            by_name = f", not by name as {near[0]!r}" if near else ""
-            raise TypeError(
-                f"{self.name}: {missing[0]} is missing; {wanted}, these by position{by_name}"
-            )
-        operands = f", here {', '.join(f'{key}=' for key in self.slots)}" if self.slots else ""
-        raise TypeError(
-            f"{self.name} takes {count} positional arguments, {', '.join(self.inputs)}, got "
-            f"{len(factors)}; operands and options are given by keyword{operands}"
-        )
+        return given_factors(self, TAKEN, factors, arguments)
 
     def check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
         """Raise the error of an operand that does not fit, in words that know no x."""
-        shape = tuple(z.shape)
-        for key in epilogue.slots:
-            value = arguments.get(key)
-            if not isinstance(value, Tensor):
-                continue
-            wrong = mismatch(shape, value.shape)
-            if wrong is not None:
-                detail = (
-                    f"the product has no dimension {wrong.dim}"
-                    if wrong.wanted is None
-                    else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
-                )
-                cure = broadcast_cure(key, shape, value.shape, ())
-                raise ValueError(
-                    f"{epilogue.name}: operand {key!r} of shape {tuple(value.shape)} does not "
-                    f"broadcast against the product of shape {shape}: {detail}; "
-                    f"{cure or f'give it a shape that broadcasts against {shape}'}"
-                )
+        given = {key: arguments.get(key) for key in epilogue.slots}
+        check_broadcast(epilogue.name, "the product", z.shape, given)
 
     def _repr_html_(self) -> str:
         """The declaration as a notebook shows it."""
@@ -330,3 +293,28 @@ class ProductOp(CalledOp):
 
         chains = {side: ("product", *chain) for side, chain in self.chains.items()}
         return declaration_html(self.name, chains, self.inputs, self.slots, self.outputs)
+
+
+def given_factors(
+    op: Any, options: Collection[str], factors: tuple[Any, ...], arguments: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """As `ProductOp.given`, of an op with `inputs`, `slots` and `check` that has these options."""
+    count = len(op.inputs)
+    if len(factors) == count and all(one is not None for one in factors):
+        op.check(*factors)
+        return factors
+    wanted = f"a call is op({', '.join(op.inputs)}, ...)"
+    for key in op.inputs:
+        if key in arguments:
+            raise TypeError(f"{op.name}: {key} is given by position: {wanted}")
+    known = (*factors, *[None] * count)[:count]
+    missing = [key for key, one in zip(op.inputs, known, strict=True) if one is None]
+    if missing:
+        near = [key for key in arguments if key not in op.slots and key not in options]
+        by_name = f", not by name as {near[0]!r}" if near else ""
+        raise TypeError(f"{op.name}: {missing[0]} is missing; {wanted}, these by position{by_name}")
+    operands = f", here {', '.join(f'{key}=' for key in op.slots)}" if op.slots else ""
+    raise TypeError(
+        f"{op.name} takes {count} positional arguments, {', '.join(op.inputs)}, got "
+        f"{len(factors)}; operands and options are given by keyword{operands}"
+    )

@@ -71,13 +71,17 @@ class FactorScales:
         rest = dict(arguments)
         return rest.pop(self.names[0]), rest.pop(self.names[1]), rest
 
+    def check_factors(self, op: str, x: Any, w: Any) -> None:
+        """Raise TypeError for a tensor that is no factor of 8 bits."""
+        for name, one in (("x", x), ("w", w)):
+            if isinstance(one, Tensor) and not of_eight_bits(one):
+                raise TypeError(
+                    f"{op}: {name} must be float8, as scales={self.names!r} is declared, got "
+                    f"{one.dtype}; quantise it with fusedops.DynamicQuantize(torch.float8_e4m3fn)"
+                )
+
     def check(self, op: str, x: Tensor, w: Tensor, of_x: Any, of_w: Any) -> None:
         """Raise TypeError, ValueError or UnsupportedError unless the scales fit the factors."""
-        if not of_eight_bits(x):
-            raise TypeError(
-                f"{op}: x must be float8, as scales={self.names!r} is declared, got {x.dtype}; "
-                f"quantise it with fusedops.DynamicQuantize(torch.float8_e4m3fn, per={BLOCK})"
-            )
         rows, across, n = tuple(x.shape[:-1]), math.ceil(x.shape[-1] / BLOCK), w.shape[0]
         last = self.layout == "rows"
         shapes = [(*rows, count) if last else (count, *rows) for count in (1, across)]

@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fusedops.bind.operands import FLOATING, check_layouts, parts_of
+from fusedops.bind.geometry import mismatch
+from fusedops.bind.operands import FLOATING, broadcast_cure, check_layouts, parts_of
 from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
     "HALVES",
     "as_factor",
+    "check_broadcast",
     "check_factors",
     "factor_dtype",
     "linear",
@@ -80,6 +82,34 @@ EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _KINDS = {torch.float16: 6, torch.bfloat16: 9}
 #: The dtypes of factors that a kernel of our own multiplies.
 HALVES = (*_KINDS,)
+
+
+def check_broadcast(
+    name: str, what: str, shape: Sequence[int], operands: Mapping[str, Any]
+) -> None:
+    """Raise the error of an operand that does not fit what a product makes, in words without x.
+
+    Args:
+        name: The name of the op.
+        what: What the product makes, such as "the product".
+        shape: The shape of that.
+        operands: Operands by their names; numbers fit.
+    """
+    shape = tuple(shape)
+    for key, value in operands.items():
+        wrong = mismatch(shape, value.shape) if isinstance(value, Tensor) else None
+        if wrong is not None:
+            detail = (
+                f"{what} has no dimension {wrong.dim}"
+                if wrong.wanted is None
+                else f"size {wrong.got} in dimension {wrong.dim} where it has {wrong.wanted}"
+            )
+            cure = broadcast_cure(key, shape, value.shape, ())
+            raise ValueError(
+                f"{name}: operand {key!r} of shape {tuple(value.shape)} does not broadcast against "
+                f"{what} of shape {shape}: {detail}; "
+                f"{cure or f'give it a shape that broadcasts against {shape}'}"
+            )
 
 
 def check_factors(

@@ -73,7 +73,7 @@ def check_groups(
             raise ValueError(
                 f"{op.name}: operand {name!r}, which by_expert names, must have shape "
                 f"({groups}, {columns}), ({groups}, 1) or ({groups},), got "
-                f"{tuple(table.shape)}; one of all groups is not named there"
+                f"{tuple(table.shape)}; by_expert does not name what all groups share"
             )
 
 
@@ -86,5 +86,7 @@ def check_offsets(name: str, offsets: Tensor, rows: int, groups: int) -> None:
         wanted = f"from 0 to x's {rows} rows, and not decrease"
         if counts:
             wanted = f"counts, none below 0, of x's {rows} rows at most"
-        got = shortened(offsets.tolist())
-        raise ValueError(f"{name}: offsets must be {wanted}, got {got}")
+        got, ends = shortened(offsets.tolist()), ""
+        if counts and total > rows and not (offsets.diff() < 0).any() and int(offsets[-1]) <= rows:
+            ends = "; if groups end there, as for torch's grouped_mm, put a 0 before the first"
+        raise ValueError(f"{name}: offsets must be {wanted}, got {got}{ends}")

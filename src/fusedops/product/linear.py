@@ -61,6 +61,9 @@ class Matmul(SingleProduct):
     formula: ClassVar[str] = "x @ other"
     __signature__ = CallSignature(inputs, TAKEN)
 
+    def __init__(self, store: Iterable[Functor] = ()) -> None:
+        super().__init__(store)
+
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
         check_factors(self.name, self.inputs, (first, second))
@@ -211,6 +214,8 @@ class Linear(SingleProduct):
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
+        if self.scales is not None:
+            self.scales.check_factors(self.name, first, second)
         check_factors(self.name, self.inputs, (first, second), eight_bits=True)
         if first.dim() == 0:
             raise wrong_shape(self.name, "x", first, "(..., K)", "use x[None]")

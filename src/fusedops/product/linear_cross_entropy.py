@@ -18,18 +18,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import check_names
+from fusedops.bind.bind import check_names, check_number
+from fusedops.bind.operands import IDS
+from fusedops.declare.hints import check_declaration
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
+from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.jit.lock import guard
 from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
 from fusedops.ops.losses import CrossEntropy
+from fusedops.product.declaration import given_factors
 from fusedops.product.factors import (
     as_factor,
+    check_broadcast,
     check_factors,
     factor_dtype,
     linear,
@@ -38,7 +43,7 @@ from fusedops.product.factors import (
 )
 from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
 from fusedops.product.torch_op_linear_one_loss import sweeps_of
-from fusedops.torch_ops.tracing import is_distributed
+from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -50,10 +55,10 @@ class LinearCrossEntropy(Op):
     """``CrossEntropy(load(x @ w.T))`` of each row: a language model's head and loss in one op.
 
     A call is ``op(x, w, target=labels, **operands)``: x of shape (..., K), w of shape (V, K) as the
-    weight of `torch.nn.Linear` is, of one floating dtype unless torch.autocast is on; labels of any
-    integer dtype and shape (...), of classes 0 to V - 1. Operands of the LOAD broadcast against
-    the logits, of shape (..., V). Results, options of the declaration, and what is said of
-    targets, masked classes and NaN, are those of `CrossEntropy`.
+    weight of `torch.nn.Linear` is, of one floating dtype unless torch.autocast is on; labels uint8
+    or of any signed integer dtype, of shape (...), of classes 0 to V - 1. Operands of the LOAD
+    broadcast against the logits, of shape (..., V). Results, options of the declaration, and what
+    is said of targets, masked classes and NaN, are those of `CrossEntropy`.
 
     Logits never exist whole, unless they are no more than w's gradient or all classes are one
     block. A call that returns its loss alone makes the gradient of x in the forward pass, of chunks
@@ -63,6 +68,10 @@ class LinearCrossEntropy(Op):
     its gradient too is made in the forward pass, and added up in float32, which takes more memory
     and saves one of four products. Such gradients are rounded before they are multiplied by that of
     the loss, and once more after it.
+
+    Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
+    memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
+    torch raises an error at the second pass.
 
     Calls that return more, those in float16, and operands that some rows share go by blocks of
     classes in both passes, and add up x's gradient in float32.
@@ -92,6 +101,11 @@ class LinearCrossEntropy(Op):
     inputs: ClassVar[tuple[str, ...]] = ("x", "w")
     __signature__ = CallSignature(inputs, ())
 
+    def __new__(cls, *arguments: Any, **named: Any) -> LinearCrossEntropy:
+        """Check the names of the declaration's arguments; `__init__` reads their values."""
+        check_declaration(cls, arguments, named, ())
+        return super().__new__(cls)
+
     def __init__(
         self,
         load: Iterable[Functor] = (),
@@ -119,6 +133,7 @@ class LinearCrossEntropy(Op):
         self.chains = {"load": whole.load}
         self.constants = {k: one for k, one in whole.constants.items() if k != "inplace"}
         self.load, self.operands, self.slots = whole.load, whole.operands, whole.slots
+        self.store, self.row_operands = (), whole.row_operands  # as messages about names read them
         self.outputs, self.saves, self.optional = whole.outputs, whole.saves, whole.optional
         self.probabilities, self.dropouts, self.causal = [], 0, whole.causal
         for one in self.load:
@@ -146,23 +161,37 @@ class LinearCrossEntropy(Op):
     def __init_subclass__(cls, **options: Any) -> None:
         raise TypeError("LinearCrossEntropy: derive from CrossEntropy, or compose functors")
 
-    def __call__(self, x: Tensor, w: Tensor, /, **arguments: Any) -> Result:
+    def __call__(self, /, *factors: Tensor, **arguments: Any) -> Result:
         """Run the op: as the class says.
 
         Raises:
             TypeError, ValueError, IndexError: An argument does not fit.
+            UnsupportedError: A transform or a mode does not go with a fused kernel.
         """
-        result: Result = self._run(x, w, arguments, self.whole.__call__)
+        with _named(self.name):
+            result: Result = self._run(*self._given(factors, arguments), arguments)
         return result
 
-    def unfused(self, x: Tensor, w: Tensor, /, **arguments: Any) -> Result:
+    def unfused(self, /, *factors: Tensor, **arguments: Any) -> Result:
         """Compute a call as torch operations on all logits: the same arguments and results."""
-        self._check(x, w, arguments)
-        result: Result = self.whole.unfused(linear(x, w), **arguments)
+        x, w = self._given(factors, arguments)
+        self._target(x, w, arguments)
+        with _named(self.name):
+            result: Result = self.whole.unfused(linear(x, w), **arguments)
         return result
 
-    def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any], whole: Any) -> Any:
-        target = self._check(x, w, arguments)
+    def _given(self, factors: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        x, w = given_factors(self, (), factors, arguments)
+        return x, w
+
+    def _run(self, x: Tensor, w: Tensor, arguments: dict[str, Any]) -> Any:
+        check_transforms(self.name)
+        if not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None:
+            raise UnsupportedError(
+                f"{self.name}: torch.jit.trace does not see into a fused kernel; use torch.compile "
+                f"or torch.export, or {UNFUSED}"
+            )
+        target = self._target(x, w, arguments)
         if is_distributed(x) or is_distributed(w):
             # Dynamo reads this, and cannot enter a lock.
             with contextlib.nullcontext() if torch.compiler.is_compiling() else guard:
@@ -176,20 +205,24 @@ class LinearCrossEntropy(Op):
         classes, dtype = w.shape[0], factor_dtype(x)
         columns = block_columns(x.shape[-1], classes)
         if classes <= columns or x.numel() == 0:
-            with _named(self.name):
-                return whole(linear(x, w), **arguments)
+            if not torch.compiler.is_compiling():
+                named = {key: one for key, one in arguments.items() if key != "target"}
+                check_broadcast(self.name, "the logits", (*x.shape[:-1], classes), named)
+            return self.whole(linear(x, w), **arguments)
         names: list[str] = []
         tensors: list[Tensor] = []
         numbers: list[float] = []
         counts: list[int] = []
         for key in self.slots:
-            value = arguments.get(key)
+            value: Any = arguments.get(key)
             if key == "target" or value is None:
                 continue
             if isinstance(value, Tensor):
                 names.append(key)
                 tensors.append(value)
             else:
+                if isinstance(value, bool) or not isinstance(value, NUMBERS):
+                    value = check_number(self.whole, key, value)
                 (counts if key in self.block.counted else numbers).append(value)
         x, w = as_factor(x, dtype), as_factor(w, dtype)
         labels = target.long()
@@ -237,13 +270,14 @@ class LinearCrossEntropy(Op):
         rows = self.whole.rows
         return rows.wrap(rows.joined(parts, at, mean, labels, classes))
 
-    def explain(self, x: Tensor, w: Tensor, /, **arguments: Any) -> ProductExplanation:
+    def explain(self, /, *factors: Tensor, **arguments: Any) -> ProductExplanation:
         """Say what a call with these arguments would run, without running it.
 
         Raises:
             TypeError, ValueError: An argument does not fit, as in a call.
         """
-        self._check(x, w, arguments)
+        x, w = self._given(factors, arguments)
+        self._target(x, w, arguments)
         if is_distributed(x) or is_distributed(w):
             with guard:
                 from fusedops.distributed.linear_classes import explained
@@ -260,18 +294,26 @@ class LinearCrossEntropy(Op):
         told: ProductExplanation = explanation(self, x, w, operands)
         return told
 
-    def _check(self, x: Any, w: Any, arguments: Mapping[str, Any]) -> Tensor:
-        """The target of a call; raises TypeError, ValueError or IndexError if the call is wrong."""
+    def check(self, x: Any, w: Any) -> None:
+        """Raise TypeError or ValueError for factors that do not fit."""
         check_factors(self.name, self.inputs, (x, w))
         if x.dim() == 0:
             raise wrong_shape(self.name, "x", x, "(..., K)", "use x[None]")
         if w.dim() != 2 or w.shape[1] != x.shape[-1]:
             raise wrong_weight(self.name, "w", w, x.shape[-1], f"x of shape {tuple(x.shape)}")
-        check_names(self.whole, self.name, arguments)
+
+    def _target(self, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """The target of a call; raises TypeError, ValueError or IndexError if the call is wrong."""
+        op: Any = self
+        check_names(op, self.name, arguments, ())
         target = arguments["target"]
-        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
-            got = target.dtype if isinstance(target, Tensor) else type(target).__name__
-            raise TypeError(f"{self.name}: target must be a tensor of integers, got {got}")
+        if not isinstance(target, Tensor) or target.dtype not in IDS:
+            got, cure = type(target).__name__, "make one with torch.as_tensor(target)"
+            if isinstance(target, Tensor):
+                got, cure = str(target.dtype), "convert it with target.long()"
+                if target.shape == (*x.shape[:-1], w.shape[0]):
+                    cure = "weights of all classes go with CrossEntropy(soft=True), of x @ w.T"
+            raise TypeError(f"{self.name}: target must be a tensor of integers, got {got}; {cure}")
         if target.shape != x.shape[:-1]:
             raise ValueError(
                 f"{self.name}: target must have x's shape without the last dimension, "
@@ -284,7 +326,7 @@ class LinearCrossEntropy(Op):
             )
         known = type(target) is Tensor and target.device.type == "cpu"
         if known and not torch.compiler.is_compiling():
-            self._check_range(target, w.shape[0])
+            self._check_range(target.long(), w.shape[0])
         return target
 
     def _check_range(self, target: Tensor, classes: int) -> None:
@@ -306,7 +348,7 @@ def _named(name: str) -> Iterator[None]:
     """Errors of the op inside name the op that was called."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, UnsupportedError) as error:
         said = str(error)
         if not said.startswith("CrossEntropy: "):
             raise

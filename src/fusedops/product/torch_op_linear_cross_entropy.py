@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, library
 
 from fusedops.declare.text import read
-from fusedops.product.factors import rows_of
+from fusedops.product.factors import check_broadcast, rows_of
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
-__all__ = ["add_product", "block_columns", "blocks_of"]
+__all__ = ["add_product", "block_columns", "blocks_of", "check_logits"]
 
 #: A block has twice as many columns as x, so that its logits take twice the bytes of x, as x's
 #: gradient does in float32: fewer columns make small products, more take memory.
@@ -80,6 +80,13 @@ class _Backward(NamedTuple):
     wanted: Sequence[str]
 
 
+def check_logits(call: Any) -> None:
+    """Raise ValueError for an operand that does not broadcast against the logits of a call."""
+    shape = (*call.x.shape[:-1], call.w.shape[0])
+    given = dict(zip(call.names, call.tensors, strict=True))
+    check_broadcast("LinearCrossEntropy", "the logits", shape, given)
+
+
 class _Loop:
     """The blocks of a call, one after the other, in one memory."""
 
@@ -91,6 +98,7 @@ class _Loop:
         self.columns = block_columns(call.x.shape[-1], self.classes)
         self.x = rows_of(call.x)
         self.given = dict(zip(call.names, call.tensors, strict=True))
+        check_logits(call)
         present = (*call.names, "target")
         self.numbers = numbers_of(self.block, present, call.numbers, call.counts)
         self.memory = call.x.new_empty(self.x.shape[0] * self.columns)

@@ -30,7 +30,12 @@ from fusedops.declare.text import read
 from fusedops.functors import Scale
 from fusedops.map import Map
 from fusedops.product.factors import factor_dtype, rows_of
-from fusedops.product.torch_op_linear_cross_entropy import add_product, block_columns, blocks_of
+from fusedops.product.torch_op_linear_cross_entropy import (
+    add_product,
+    block_columns,
+    blocks_of,
+    check_logits,
+)
 from fusedops.run.autograd import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 from fusedops.torch_ops.calls import numbers_of, schema
@@ -90,6 +95,8 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
     if not wanted or op.outputs != ("loss",) or factor_dtype(x) is torch.float16:
         return None
+    if torch.compiler.is_exporting():  # a program may never go back, and is one for all sizes
+        return None
     if by_row and not {"x", "w"}.issuperset(wanted):
         return None
     if any(one.dim() > 1 and one.shape[:-1].numel() not in (1, rows) for one in operands.values()):
@@ -146,6 +153,7 @@ class _Logits:
         self.rows, self.classes = self.x.shape[0], call.w.shape[0]
         self.dtype = torch.promote_types(call.x.dtype, torch.float32)
         self.numbers = numbers_of(self.op, (*call.names, "target"), call.numbers, call.counts)
+        check_logits(call)
         self.given = {
             name: one if one.dim() < 2 else one.reshape(-1, one.shape[-1])
             for name, one in zip(call.names, call.tensors, strict=True)

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fusedops import _runtime, row_op
+from fusedops.product.linear_cross_entropy import LinearCrossEntropy
 from fusedops.product.mlp import MLP
 from fusedops.product.single import SingleProduct
 from fusedops.row_op import RowOp
@@ -81,7 +82,9 @@ def check(
     check of Softmax: ... comparisons within bounds, worst ... of its bound (...)
     """
     if not isinstance(op, RowOp | SingleProduct | MLP):
-        raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}")
+        loss = isinstance(op, LinearCrossEntropy)
+        cure = "; check a CrossEntropy of the same arguments, with the logits" if loss else ""
+        raise TypeError(f"check: op must be a fused op, such as Softmax(), got {op!r}{cure}")
     if arguments.pop("out", None) is not None:
         raise TypeError("check: out= has no place here; leave it away")
     arguments.pop("generator", None)

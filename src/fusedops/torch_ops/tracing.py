@@ -27,9 +27,19 @@ if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
 
-__all__ = ["call_operator", "draw_for", "forward_call", "is_distributed", "result_of"]
+__all__ = [
+    "NUMBERS",
+    "call_operator",
+    "check_transforms",
+    "draw_for",
+    "forward_call",
+    "is_distributed",
+    "is_transformed",
+    "result_of",
+]
 
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+#: What is a number to torch while it traces.
+NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 #: What runs calls on distributed tensors (DTensor): `fusedops.distributed` puts it here when it is
 #: imported, which whoever calls an op with such a tensor has done.
@@ -53,11 +63,7 @@ def call_operator(
     """
     name = op.name
     # Under torch.compile this is the one place where they show; else the gate has looked.
-    if _is_transformed() or forward_ad._current_level >= 0:
-        raise UnsupportedError(
-            f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
-            f"see into a fused kernel; under them use {UNFUSED}"
-        )
+    check_transforms(name)
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
     check_names(op, name, operands)
@@ -105,7 +111,7 @@ def forward_call(written: OpCall) -> ForwardCall:
             names.append(key)
             tensors.append(value)
             continue
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+        if isinstance(value, bool) or not isinstance(value, NUMBERS):
             value = check_number(op, key, value)
         if key in op.counted:
             counts.append(value)
@@ -167,14 +173,23 @@ def _flat(part_of: Any, dims: list[int] | None) -> list[int]:
     return [*sizes, *first]
 
 
-def _is_transformed() -> bool:
+def check_transforms(name: str) -> None:
+    """Raise UnsupportedError inside of what does not see into a fused kernel."""
+    if is_transformed() or forward_ad._current_level >= 0:
+        raise UnsupportedError(
+            f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
+            f"see into a fused kernel; under them use {UNFUSED}"
+        )
+
+
+def is_transformed() -> bool:
     """Whether this is inside vmap, grad or jvp."""
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
 # Dynamo asks as it compiles, and guards the transforms by itself. This is what
 # `torch.compiler.assume_constant_result` does; that would import all of Dynamo here.
-_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def draw_for(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:
