@@ -32,8 +32,6 @@ from fusedops.errors import UnsupportedError
 if TYPE_CHECKING:
     from fusedops.torch_ops.calls import OpCall
 
-__all__ = ["check_distributed", "loss_of_classes", "results_of_numbers", "sharded_classes"]
-
 
 def sharded_classes(call: OpCall) -> tuple[int, ...]:
     """The dimensions of the mesh over which the classes of a loss are sharded.

@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 
     from fusedops.declare.declaration import Declaration
 
-__all__ = [
-    "SCALE",
-    "SHIFT",
-    "ColumnParts",
-    "column_parts",
-    "compute_type",
-    "local_part",
-    "merged_columns",
-    "numbers_of_ranks",
-    "parts_here",
-    "run_here",
-    "sharded_columns",
-    "shortened",
-    "strides_of",
-]
-
 #: The operands with which the parts of a row are brought together. No others can have these names.
 SHIFT, SCALE = "_shift_of_all_columns", "_scale_of_all_columns"
 

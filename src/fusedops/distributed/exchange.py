@@ -19,8 +19,6 @@ from fusedops.distributed.shards import never_sharded
 if TYPE_CHECKING:
     from fusedops.torch_ops.calls import OpCall
 
-__all__ = ["Agreement", "agreement", "beside", "is_exchanged"]
-
 
 class Agreement(NamedTuple):
     """What an operator's call is told of the ranks that agree on having its kernels.

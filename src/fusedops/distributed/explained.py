@@ -26,8 +26,6 @@ from fusedops.torch_ops.calls import OpCall
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = ["explain_sharded"]
-
 
 def explain_sharded(op: Runnable, x: DTensor, arguments: Mapping[str, Any]) -> Explanation:
     """Explain a call without running it, and without a word to other ranks.

@@ -22,8 +22,6 @@ from fusedops.distributed.shards import first_index, local_shape, located_placem
 if TYPE_CHECKING:
     from fusedops.torch_ops.calls import OpCall
 
-__all__ = ["Move", "RowCall", "call_of_rows", "calls_of_columns"]
-
 
 class Move(NamedTuple):
     """A tensor that is redistributed before a call: its name, the tensor, its new placements."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
     from fusedops.torch_ops.calls import ForwardCall, OpCall
 
-__all__ = ["make_all_ready", "make_operator_ready", "make_ready"]
-
 #: The kinds of calls that all ranks of a mesh, or of some process groups, are ready for. They make
 #: the same calls in the same order, so they forget alike, too.
 _ready: dict[DeviceMesh | tuple[str, ...], set[tuple[Any, ...]]] = {}

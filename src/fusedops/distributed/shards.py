@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from fusedops.declare.declaration import Declaration
 
-__all__ = [
-    "check_order",
-    "dims_that_count",
-    "first_index",
-    "local_shape",
-    "located",
-    "located_placements",
-    "never_sharded",
-    "shared_draw",
-]
-
 
 def check_order(name: str, tensors: Mapping[str, Any]) -> None:
     """Refuse tensors that the dimensions of their mesh have cut in another order than the mesh's.

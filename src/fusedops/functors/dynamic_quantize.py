@@ -20,8 +20,6 @@ from fusedops.functors.quantize import EIGHT_BITS
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["DynamicQuantize"]
-
 _BLOCKS = (16, 32, 64, 128)
 
 

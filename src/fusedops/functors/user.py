@@ -24,8 +24,6 @@ from fusedops.functors.trace import Traced, trace, with_positions
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
 
-__all__ = ["UserFunctor", "functor"]
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class UserFunctor(Functor):

@@ -50,8 +50,6 @@ from fusedops.group_norm import GroupNorm
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = ["Declared", "declare", "declare_layer"]
-
 #: The ops by their text: a graph names an op by it, and may outlive the region that it is of.
 _ops: dict[str, RowOp] = {}
 _layers: dict[str, Linear] = {}  # by the text of the STORE

@@ -17,28 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = [
-    "CASTS",
-    "FLOATS",
-    "arguments",
-    "barriers",
-    "cast_of",
-    "dropout_of",
-    "example",
-    "hint",
-    "is_double",
-    "is_elementwise",
-    "is_pointwise",
-    "known",
-    "name_of",
-    "number",
-    "read_as",
-    "same_shape",
-    "tensors_of",
-    "users_of",
-    "widens",
-]
-
 #: The products that autocast computes in its dtype from factors that it converts as they are, by
 #: the names of their factors. (einsum may add up a factor in float32 before it is converted.)
 _FACTORS = {

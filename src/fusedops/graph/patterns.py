@@ -17,8 +17,6 @@ from torch import fx
 from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape, widens
 from fusedops.graph.reductions import Reduction, Refused
 
-__all__ = ["match"]
-
 
 def match(node: fx.Node) -> Reduction | None:
     """The softmax or norm whose pattern ends in a node; None if no pattern matches.

@@ -36,8 +36,6 @@ from fusedops.product.choice import (
 )
 from fusedops.product.torch_op import call_in_graph
 
-__all__ = ["PRODUCTS", "check_option", "rewrite_products"]
-
 #: What the backend's option may be.
 PRODUCTS = ("auto", "off", "always")
 

@@ -13,8 +13,6 @@ from torch.nn import functional
 from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape
 from fusedops.nn.norms import default_eps
 
-__all__ = ["Product", "Reduction", "Refused", "called", "product_of"]
-
 
 class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
     """Why a reduction or a linear layer is left as it is."""

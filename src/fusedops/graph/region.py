@@ -40,8 +40,6 @@ from fusedops.graph.segments import (
 )
 from fusedops.row_op import RowOp
 
-__all__ = ["Region", "Root", "grow"]
-
 #: What a region is grown from.
 Root = TypeVar("Root", bound=Reduction | Product)
 

@@ -26,8 +26,6 @@ from fusedops.graph.segments import Place
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = ["Found", "call_of", "check_tensors", "fuse_each", "largest", "replace", "rewrite"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Found(Generic[Op]):

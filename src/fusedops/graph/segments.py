@@ -37,20 +37,6 @@ from fusedops.graph.nodes import (
     widens,
 )
 
-__all__ = [
-    "Place",
-    "Segment",
-    "ancestors",
-    "chain_down",
-    "generated",
-    "own_kind",
-    "parallel_node",
-    "segment_of",
-    "source_of",
-    "why_not",
-    "with_sides",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -224,7 +210,7 @@ def chain_down(
 _made: dict[str, Any] = {}
 
 #: The text of each class's function, for people to read.
-SOURCES: dict[type[Functor], str] = {}
+_SOURCES: dict[type[Functor], str] = {}
 
 _SYMBOLS = {
     **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"},
@@ -235,7 +221,7 @@ _SYMBOLS = {
 
 def source_of(declared: Functor) -> str | None:
     """The generated Python source of a functor; None for functors from elsewhere."""
-    return SOURCES.get(type(declared))
+    return _SOURCES.get(type(declared))
 
 
 def generated(
@@ -288,7 +274,7 @@ def generated(
         function = space[label]
         function.__module__ = "fusedops.graph.segments"
         kind = _made[text] = functor(integers=integers)(function)
-        SOURCES[kind] = text
+        _SOURCES[kind] = text
     made: Functor = kind(*operands.values())
     return made
 

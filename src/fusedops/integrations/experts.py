@@ -16,8 +16,6 @@ from fusedops.integrations.norms import agree, quiet, random, twin_of
 from fusedops.integrations.swap import Swapped
 from fusedops.nn.experts import ExpertsForm, Parameters, form_of, parameters_of, run_experts
 
-__all__ = ["FusedExperts", "recognise_experts"]
-
 _PARAMETERS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
 #: What modules call the sizes that a probe changes, each with its size there.
 _SIZES = {

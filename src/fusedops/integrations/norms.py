@@ -24,19 +24,6 @@ from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
 from fusedops.nn.base import acts, declared
 from fusedops.nn.norms import affine
 
-__all__ = [
-    "FusedGroupNorm",
-    "FusedLayerNorm",
-    "FusedRMSNorm",
-    "Norm",
-    "agree",
-    "parameters_of_forward",
-    "quiet",
-    "random",
-    "recognise",
-    "twin_of",
-]
-
 #: Forwards are written with float32 within, whose chains for a row of up to 2^15 numbers differ by
 #: some 2^-19 of the largest number. What is no rounding differs by more than this: an unbiased
 #: variance of 2^15 numbers by 2^-16, a unit offset or another place of eps by about one.

@@ -35,8 +35,6 @@ from fusedops.integrations.norms import (
 from fusedops.integrations.rotary import FusedRotary, layout_of
 from fusedops.integrations.swap import Swapped, has_hooks, restore, swap
 
-__all__ = ["FusedOutput", "Patch", "Place", "is_output", "patch", "unpatch"]
-
 #: The submodules by which such a module is known.
 _PARTS = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
 

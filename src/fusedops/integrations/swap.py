@@ -18,8 +18,6 @@ from torch import nn
 from fusedops.bind.operands import FLOATING
 from fusedops.nn.base import Declares
 
-__all__ = ["Swapped", "ask_ahead", "has_hooks", "restore", "result_dtype", "swap"]
-
 
 class Swapped(nn.Module):
     """Mixin of swapped modules' classes; it precedes the fused class.

@@ -36,8 +36,6 @@ from fusedops.nn.base import (
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["AttentionSoftmax"]
-
 
 class AttentionSoftmax(Declares):
     r"""``dropout(softmax(softcap(scores * scale) + bias))`` over the keys, masked, in one kernel.

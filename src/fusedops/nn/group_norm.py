@@ -15,8 +15,6 @@ from fusedops.errors import shortened
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.nn.norms import affine
 
-__all__ = ["GroupNorm"]
-
 
 class GroupNorm(Declares, nn.GroupNorm):
     r"""``(x - mean) / sqrt(variance + eps) * weight + bias``, as `torch.nn.GroupNorm`.

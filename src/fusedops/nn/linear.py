@@ -17,8 +17,6 @@ from fusedops.functors.suggestions import made_into_functor
 from fusedops.nn.base import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
-__all__ = ["MLP", "Linear", "check_activation", "dtype_of_sum", "tail"]
-
 
 def check_activation(module: str, activation: Functor | str | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""

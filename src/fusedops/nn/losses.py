@@ -14,8 +14,6 @@ from fusedops.functors import Bias, Softcap
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.product import LinearCrossEntropy
 
-__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
-
 
 class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.

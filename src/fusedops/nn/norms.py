@@ -14,8 +14,6 @@ from fusedops import ops
 from fusedops.functors import Affine, Functor
 from fusedops.nn.base import Declares, check_dtype, check_flag, declared
 
-__all__ = ["LayerNorm", "RMSNorm", "UnitOffset", "affine", "arguments_of", "default_eps"]
-
 
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
     """The STORE of a norm that has these parameters."""

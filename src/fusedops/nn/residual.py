@@ -26,8 +26,6 @@ from fusedops.nn.norms import UnitOffset, affine, arguments_of, default_eps
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["ResidualLayerNorm", "ResidualRMSNorm"]
-
 
 class _Residual(Declares):
     """Base of the norms of a residual sum."""
