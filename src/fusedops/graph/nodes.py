@@ -36,10 +36,9 @@ def read_as(result: fx.Node) -> torch.dtype | None:
     where one product alone reads it: two would have theirs added in float32.
     """
     made = example(result)
-    users = users_of(result)
-    if made is None or made.dtype is not torch.float32 or len(users) != 1:
+    if made is None or made.dtype is not torch.float32 or len(result.users) != 1:
         return None
-    (user,) = users
+    (user,) = result.users
     product = example(user)
     names = _FACTORS.get(name_of(user))
     if names is None or product is None or product.dtype not in (torch.float16, torch.bfloat16):
@@ -61,6 +60,13 @@ _IN_PLACE = frozenset(
     """
     alpha_dropout celu dropout elu feature_alpha_dropout hardsigmoid hardswish hardtanh
     leaky_relu mish relu relu6 rrelu selu silu threshold
+    """.split()  # noqa: SIM905
+)
+
+#: The functions of `operator` that stand for augmented assignments, as x += y.
+_AUGMENTED = frozenset(
+    """
+    iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor
     """.split()  # noqa: SIM905
 )
 
@@ -87,6 +93,13 @@ def example(node: Any) -> Tensor | None:
         return None
     value = node.meta.get("example_value", node.meta.get("val"))
     return value if isinstance(value, Tensor) else None
+
+
+def tensor_of(node: Any) -> Tensor:
+    """The example tensor of a node that is known to have one."""
+    found = example(node)
+    assert found is not None
+    return found
 
 
 def number(argument: Any) -> float | int | bool | None:
@@ -134,11 +147,6 @@ def tensors_of(node: fx.Node) -> list[fx.Node]:
     return [one for one in node.all_input_nodes if example(one) is not None]
 
 
-def users_of(node: fx.Node) -> list[fx.Node]:
-    """The nodes that use a result, each once."""
-    return list(node.users)
-
-
 def barriers(graph: fx.Graph) -> dict[fx.Node, int]:
     """How many nodes before each node write to memory or change a state.
 
@@ -170,7 +178,7 @@ def _is_barrier(node: fx.Node) -> bool:
     if name.startswith(_STATE) or "nesting" in name or name in ("setitem", "delitem", "setattr"):
         return True
     operators = getattr(node.target, "__module__", "") == "_operator"
-    if operators and _is_augmented(name):
+    if operators and name in _AUGMENTED:
         return True
     if not operators and name.endswith("_") and not name.endswith("__"):
         return True
@@ -179,20 +187,6 @@ def _is_barrier(node: fx.Node) -> bool:
     # dropout(input, p, training, inplace) has a flag more.
     flags = node.args[3:] if "dropout" in name else node.args[1:]
     return name in _IN_PLACE and any(one is True for one in flags)
-
-
-def _is_augmented(name: str) -> bool:
-    """Whether a function implements an augmented assignment, as x += y."""
-    plain = name.removeprefix("i").rstrip("_")
-    return (
-        name.startswith("i")
-        and name not in ("index", "inv", "invert", "is_", "is_not")
-        and (
-            plain
-            in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or")
-            or plain in ("xor", "lshift", "rshift", "concat")
-        )
-    )
 
 
 #: The dtypes that x, results and operands of values may have.

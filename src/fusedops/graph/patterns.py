@@ -9,6 +9,7 @@ A conversion that rounds nothing may stand anywhere between them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,18 +61,14 @@ class _Match:
             return None
         if len(args) != 2 or self.last.kwargs or not all(isinstance(a, fx.Node) for a in args):
             return None
-        a, b = args
-        pairs: list[tuple[Any, Any, bool]] = []
-        if name in ("mul", "multiply"):
-            pairs = [(a, b, False), (b, a, False)]
-        elif name in ("div", "truediv", "true_divide"):
-            pairs = [(a, b, True)]
-        else:
-            return self._log_softmax(*args)
-        for value, factor, divides in pairs:
-            for attempt in (self._norm, self._softmax, self._l2):
+        attempts: tuple[Callable[..., Any], ...] = (self._norm, self._softmax, self._l2)
+        if name in ("sub", "subtract"):
+            attempts = (self._log_softmax,)
+        divides = name in ("div", "truediv", "true_divide")
+        for value, other in [args, args[::-1]] if name in ("mul", "multiply") else [args]:
+            for attempt in attempts:
                 self.nodes = []
-                found = attempt(value, factor, divides)
+                found = attempt(value, other, divides)
                 if found is not None:
                     order = [one for one in self.last.graph.nodes if one in {*self.nodes}]
                     return (*found, order)
@@ -120,17 +117,14 @@ class _Match:
         source = None if source is None else self._same(source, given["input"])
         return None if source is None else ("LayerNorm", source, dim, eps)
 
-    def _log_softmax(self, value: Any, total: Any) -> Any:
+    def _log_softmax(self, value: Any, total: Any, _: bool) -> Any:
         """``v - logsumexp(v)``."""
         if name_of(total) != "logsumexp":
             return None
         dim = self._over(total)
         self._take(total)
         source = self._same(value, total.args[0])
-        if source is None or dim is None:
-            return None
-        order = [one for one in self.last.graph.nodes if one in {*self.nodes}]
-        return "LogSoftmax", source, dim, 0.0, order
+        return None if source is None or dim is None else ("LogSoftmax", source, dim, 0.0)
 
     def _softmax(self, value: Any, total: Any, divides: bool) -> Any:
         """``exp(v - max v) / sum``; without the maximum it may overflow, and is something else."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -23,8 +23,8 @@ from fusedops.graph.nodes import (
     dropout_of,
     example,
     same_shape,
+    tensor_of,
     tensors_of,
-    users_of,
 )
 from fusedops.graph.reductions import Product, Reduction
 from fusedops.graph.segments import (
@@ -102,12 +102,14 @@ def grow(
         if odd is None:
             break
         out.add(odd)
-    used = {one: min(place.order[u] for u in _outside(one, load, core)) for one in saved}
+    inside = {node for one in load for node in one.nodes} | {*core.nodes}
+    used = {one: min(place.order[u] for u in one.users if u not in inside) for one in saved}
     late = min(used.values(), default=math.inf)
-    before = {node for one in load for node in one.nodes} | {*core.nodes[:-1]}
     store, result = [], core.node
     if core.has_result:
-        store, result, _ = _store(core.node, place, out, stops, late=late, before=before)
+        store, result, _ = _store(
+            core.node, place, out, stops, late=late, before=inside - {core.node}
+        )
     region = Region(root, x, load, store, result, saved, stops)
     if any(place.order[leaf] >= late for leaf in region.leaves):
         # It would be needed before the kernel can run: leave the first such value to its own node.
@@ -115,11 +117,6 @@ def grow(
         stops[early] = "it is used before all that the kernel reads is there"
         return grow(root, place, {*out, early}, stops)
     return region
-
-
-def _outside(node: fx.Node, load: Iterable[Segment], reduction: Reduction) -> list[fx.Node]:
-    inside = {one for segment in load for one in segment.nodes} | {*reduction.nodes}
-    return [user for user in users_of(node) if user not in inside]
 
 
 def _load(
@@ -134,7 +131,7 @@ def _load(
     while heap:
         node = heapq.heappop(heap)[1]
         reason = why_not(node, source, reduction.node, place)
-        users = [one for one in users_of(node) if one not in region and one not in inner]
+        users = [one for one in node.users if one not in region and one not in inner]
         made = example(node)
         if not reason and node in out:
             reason = stops.get(node, "it is left out")
@@ -150,11 +147,7 @@ def _load(
         if users:
             saved.append(node)
         for one in tensors_of(node):
-            given = example(one)
-            like = example(source)
-            assert given is not None
-            assert like is not None
-            if one not in seen and same_shape(given.shape, like.shape):
+            if one not in seen and same_shape(tensor_of(one).shape, tensor_of(source).shape):
                 seen.add(one)
                 heapq.heappush(heap, (-order[one], one))
     special = [one for one in region if one in saved or own_kind(one) in ("dropout", "cast")]
@@ -220,8 +213,7 @@ def _entry(
     source: fx.Node,
 ) -> fx.Node | None:
     """The tensor that carries the value into a segment, among all that the segment reads."""
-    like = example(source)
-    assert like is not None
+    like = tensor_of(source)
 
     def fits(node: fx.Node) -> bool:
         made = example(node)
@@ -229,7 +221,7 @@ def _entry(
 
     def distance(node: fx.Node) -> int:
         """The longest path from a node to the end of the segment."""
-        steps = [distance(user) for user in users_of(node) if user in nodes and user is not end]
+        steps = [distance(user) for user in node.users if user in nodes and user is not end]
         direct = [0] if end in node.users else []
         return 1 + max([*steps, *direct], default=-1)
 
@@ -263,7 +255,7 @@ def _store(
     for end in sorted(found - {start}, key=order.__getitem__, reverse=True):
         inside = with_sides(ancestors(end, found), start, start, place, out)
         outside = {
-            one: [user for user in users_of(one) if user not in inside] for one in inside - {end}
+            one: [user for user in one.users if user not in inside] for one in inside - {end}
         }
         saved = sorted((one for one in outside if outside[one]), key=order.__getitem__)
         if (saved and not saves) or not all(_is_stored(one) for one in (end, *saved)):
@@ -295,9 +287,9 @@ def _joining(
     """
     order = place.order
     found, due = {start}, {start: late}
-    heap = [(order[one], one) for one in users_of(start)]
+    heap = [(order[one], one) for one in start.users]
     heapq.heapify(heap)
-    seen = {*users_of(start)}
+    seen = {*start.users}
     while heap:
         node = heapq.heappop(heap)[1]
         given = [one for one in node.all_input_nodes if one in found]
@@ -322,7 +314,7 @@ def _joining(
             continue
         found.add(node)
         due[node] = math.inf
-        for one in users_of(node):
+        for one in node.users:
             if one not in seen:
                 seen.add(one)
                 heapq.heappush(heap, (order[one], one))

@@ -18,7 +18,7 @@ from torch import fx
 
 from fusedops import ops
 from fusedops.functors import Affine, Rotate
-from fusedops.graph.nodes import FLOATS, arguments, example, known, name_of, number
+from fusedops.graph.nodes import FLOATS, arguments, example, known, name_of, number, tensor_of
 from fusedops.graph.reductions import Refused, called
 from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each
 from fusedops.graph.segments import Place
@@ -131,9 +131,7 @@ def _fuse(graph: fx.Graph, one: Rotation) -> Found[RowOp]:
     place = Place.of(graph)
     if len({place.barriers[node] for node in one.nodes}) > 1:
         raise Refused("something is written in place between its operations")
-    made, x = example(one.node), example(one.source)
-    assert made is not None
-    assert x is not None
+    made, x = tensor_of(one.node), tensor_of(one.source)
     tables = [example(table) for table in (one.cos, one.sin)]
     columns = x.shape[-1]
     if made.dtype not in FLOATS or x.dtype not in FLOATS or x.dim() > 6:

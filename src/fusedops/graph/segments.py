@@ -33,6 +33,7 @@ from fusedops.graph.nodes import (
     name_of,
     number,
     same_shape,
+    tensor_of,
     tensors_of,
     widens,
 )
@@ -244,7 +245,7 @@ def generated(
     for count, (node, _) in enumerate(operands.items()):
         names[node] = parameter = _letter(count)
         parameters.append(parameter)
-        if _example(node).dtype is torch.bool:
+        if tensor_of(node).dtype is torch.bool:
             integers.append(parameter)
             names[node] = f"({parameter} != 0)"
     for count, node in enumerate(nodes):
@@ -277,12 +278,6 @@ def generated(
         _SOURCES[kind] = text
     made: Functor = kind(*operands.values())
     return made
-
-
-def _example(node: fx.Node) -> torch.Tensor:
-    found = example(node)
-    assert found is not None
-    return found
 
 
 def _letter(count: int) -> str:
