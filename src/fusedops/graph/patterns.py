@@ -206,26 +206,17 @@ class _Match:
     def _root(self, factor: Any, divides: bool) -> Any:
         """The radicand of a factor that is a reciprocal square root."""
         name, args = name_of(factor), factor.args
-        if divides:
-            if name != "sqrt":
-                power = number(args[1]) if name == "pow" and len(args) == 2 else None
-                if power != 0.5:
-                    return None
-            self._take(factor)
-        elif name == "rsqrt" or (name == "pow" and number(args[1]) == -0.5):
-            self._take(factor)
-        elif name in ("reciprocal", "truediv", "div"):
+        if not divides and name in ("reciprocal", "truediv", "div"):
             inner = args[0] if name == "reciprocal" else args[1]
             if name != "reciprocal" and number(args[0]) != 1:
                 return None
-            if name_of(inner) != "sqrt":
-                return None
             self._take(factor)
-            self._take(inner)
-            factor = inner
-        else:
+            return self._root(inner, divides=True) if name_of(inner) == "sqrt" else None
+        root, exponent = ("sqrt", 0.5) if divides else ("rsqrt", -0.5)
+        if name != root and not (name == "pow" and number(args[-1]) == exponent):
             return None
-        found = factor.args[0]
+        self._take(factor)
+        found = args[0]
         return found if isinstance(found, fx.Node) else None
 
     def _plus(self, total: Any) -> Any:
@@ -249,13 +240,11 @@ class _Match:
     def _squared(self, node: Any) -> Any:
         """The base of a square."""
         name = name_of(node)
-        if name == "square" or (name == "pow" and number(node.args[1]) == 2):
-            self._take(node)
-            return node.args[0]
-        if name == "mul" and node.args[0] is node.args[1]:
-            self._take(node)
-            return node.args[0]
-        return None
+        is_power = name == "square" or (name == "pow" and number(node.args[-1]) == 2)
+        if not is_power and not (name == "mul" and node.args[0] is node.args[1]):
+            return None
+        self._take(node)
+        return node.args[0]
 
     def _centred(self, node: Any, dim: int) -> Any:
         """The tensor from which a node subtracts its mean."""
