@@ -38,6 +38,7 @@ from fusedops.graph.nodes import (
     arguments,
     dropout_of,
     example,
+    first_of,
     name_of,
     number,
     same_shape,
@@ -226,9 +227,9 @@ class _Chains:
         names = [name_of(one) for one in nodes]
         if names not in (["truediv", "tanh", "mul"], ["div", "tanh", "mul"]):
             return None, 0
-        if any(sides for _, sides in path[:3]) or nodes[0].args[0] is not value:
+        if any(sides for _, sides in path[:3]) or nodes[0].args[:1] != (value,):
             return None, 0
-        cap = number(nodes[0].args[1])
+        cap = number(nodes[0].args[-1])
         times = [number(one) for one in nodes[2].args if one is not nodes[1]]
         if cap is None or times != [cap]:
             return None, 0
@@ -304,7 +305,7 @@ class _Chains:
         """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
         if len(sides) != 1 or sides[0] is not other or name_of(other) not in _ACTIVATIONS:
             return None
-        source, activation = other.args[0], _activation(other)
+        source, activation = first_of(other), _activation(other)
         given = example(source)
         if activation is None or given is None or not given.dtype.is_floating_point:
             return None

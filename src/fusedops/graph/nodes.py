@@ -142,6 +142,11 @@ def arguments(node: fx.Node, names: str) -> dict[str, Any]:
     return {**dict(zip(names.split(), node.args, strict=False)), **node.kwargs}
 
 
+def first_of(node: fx.Node) -> Any:
+    """The first argument of a call, by position or by its name in torch."""
+    return node.args[0] if node.args else node.kwargs.get("input")
+
+
 def tensors_of(node: fx.Node) -> list[fx.Node]:
     """The nodes among a node's arguments whose results are tensors."""
     return [one for one in node.all_input_nodes if example(one) is not None]

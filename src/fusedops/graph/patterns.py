@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape, widens
+from fusedops.graph.nodes import (
+    FLOATS,
+    arguments,
+    example,
+    first_of,
+    name_of,
+    number,
+    same_shape,
+    widens,
+)
 from fusedops.graph.reductions import Reduction, Refused
 
 
@@ -94,7 +103,7 @@ class _Match:
         if dim is None:
             return None
         self._take(mean)
-        squared = self._squared(mean.args[0])
+        squared = self._squared(first_of(mean))
         if squared is None:
             return None
         if self._same_centred(value, squared):
@@ -123,7 +132,7 @@ class _Match:
             return None
         dim = self._over(total)
         self._take(total)
-        source = self._same(value, total.args[0])
+        source = self._same(value, first_of(total))
         return None if source is None or dim is None else ("LogSoftmax", source, dim, 0.0)
 
     def _softmax(self, value: Any, total: Any, divides: bool) -> Any:
@@ -131,11 +140,11 @@ class _Match:
         if not divides or name_of(total) != "sum":
             return None
         dim = self._over(total)
-        if dim is None or name_of(value) != "exp" or total.args[0] is not value:
+        if dim is None or name_of(value) != "exp" or first_of(total) is not value:
             return None
         self._take(total)
         self._take(value)
-        less: Any = value.args[0]
+        less: Any = first_of(value)
         if name_of(less) not in ("sub", "subtract") or less.kwargs:
             return None
         source, largest = less.args
@@ -145,15 +154,15 @@ class _Match:
         top: Any = largest
         if name_of(top) == "detach":
             self._take(top)
-            top = top.args[0]
+            top = first_of(top)
         if name_of(top) == "getitem" and top.args[1] == 0:  # values and indices
             self._take(top)
-            top = top.args[0]
+            top = first_of(top)
             if name_of(top) != "max":
                 return None
         elif name_of(top) != "amax":
             return None
-        if top.args[0] is not source or self._over(top) != dim:
+        if first_of(top) is not source or self._over(top) != dim:
             return None
         self._take(top)
         return "Softmax", source, dim, 0.0
@@ -205,18 +214,18 @@ class _Match:
 
     def _root(self, factor: Any, divides: bool) -> Any:
         """The radicand of a factor that is a reciprocal square root."""
-        name, args = name_of(factor), factor.args
+        name, given = name_of(factor), arguments(factor, "input other")
         if not divides and name in ("reciprocal", "truediv", "div"):
-            inner = args[0] if name == "reciprocal" else args[1]
-            if name != "reciprocal" and number(args[0]) != 1:
+            inner = given.get("input" if name == "reciprocal" else "other")
+            if name != "reciprocal" and number(given.get("input")) != 1:
                 return None
             self._take(factor)
             return self._root(inner, divides=True) if name_of(inner) == "sqrt" else None
         root, exponent = ("sqrt", 0.5) if divides else ("rsqrt", -0.5)
-        if name != root and not (name == "pow" and number(args[-1]) == exponent):
+        if name != root and _exponent(factor) != exponent:
             return None
         self._take(factor)
-        found = args[0]
+        found = given.get("input")
         return found if isinstance(found, fx.Node) else None
 
     def _plus(self, total: Any) -> Any:
@@ -240,11 +249,11 @@ class _Match:
     def _squared(self, node: Any) -> Any:
         """The base of a square."""
         name = name_of(node)
-        is_power = name == "square" or (name == "pow" and number(node.args[-1]) == 2)
-        if not is_power and not (name == "mul" and node.args[0] is node.args[1]):
+        is_power = name == "square" or _exponent(node) == 2
+        if not is_power and (name != "mul" or len(node.args) != 2 or len({*node.args}) != 1):
             return None
         self._take(node)
-        return node.args[0]
+        return first_of(node)
 
     def _centred(self, node: Any, dim: int) -> Any:
         """The tensor from which a node subtracts its mean."""
@@ -253,7 +262,7 @@ class _Match:
         source, mean = node.args
         if not isinstance(mean, fx.Node) or name_of(mean) != "mean" or self._over(mean) != dim:
             return None
-        if mean.args[0] is not source or not isinstance(source, fx.Node):
+        if first_of(mean) is not source or not isinstance(source, fx.Node):
             return None
         self._take(node)
         self._take(mean)
@@ -264,6 +273,13 @@ class _Match:
         if any(name_of(each) not in ("sub", "subtract") for each in (one, other)):
             return False
         return one is other or (one.args == other.args and not one.kwargs and not other.kwargs)
+
+
+def _exponent(node: Any) -> float | None:
+    """The number to which a node raises; None for other nodes."""
+    if name_of(node) != "pow":
+        return None
+    return number(arguments(node, "input exponent").get("exponent"))
 
 
 def _dimension(dim: Any, node: Any) -> int | None:

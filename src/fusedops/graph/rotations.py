@@ -18,7 +18,16 @@ from torch import fx
 
 from fusedops import ops
 from fusedops.functors import Affine, Rotate
-from fusedops.graph.nodes import FLOATS, arguments, example, known, name_of, number, tensor_of
+from fusedops.graph.nodes import (
+    FLOATS,
+    arguments,
+    example,
+    first_of,
+    known,
+    name_of,
+    number,
+    tensor_of,
+)
 from fusedops.graph.reductions import Refused, called
 from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each
 from fusedops.graph.segments import Place
@@ -87,7 +96,7 @@ def _half_turned(node: Any) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
     negated, first = parts
     if not isinstance(dim, int) or dim % made.dim() != made.dim() - 1 or name_of(negated) != "neg":
         return None
-    second = negated.args[0]
+    second = first_of(negated)
     halves = [_half(one) for one in (first, second)]
     if None in halves or halves[0][0] is not halves[1][0]:  # type: ignore[index]
         return None
@@ -146,7 +155,7 @@ def _fuse(graph: fx.Graph, one: Rotation) -> Found[RowOp]:
     swapped = _swapped(one.source, [table.dim() for table in tables if table is not None])
     if swapped is not None and not made.transpose(*swapped).is_contiguous():
         swapped = None  # the sum has another order of dimensions than x
-    source = one.source if swapped is None else one.source.args[0]
+    source = one.source if swapped is None else first_of(one.source)
     assert isinstance(source, fx.Node)
     lies = made if swapped is None else made.transpose(*swapped)
     if not lies.is_contiguous():

@@ -27,6 +27,7 @@ from fusedops.graph.nodes import (
     cast_of,
     dropout_of,
     example,
+    first_of,
     is_double,
     is_elementwise,
     is_pointwise,
@@ -294,7 +295,7 @@ def _call(node: fx.Node, names: Mapping[fx.Node, str]) -> str:
 
     name = name_of(node)
     if name in (*CASTS, "dropout"):
-        return of(node.args[0] if node.args else node.kwargs["input"])
+        return of(first_of(node))
     given = [of(one) for one in node.args]
     named = [f"{key}={of(one)}" for key, one in node.kwargs.items()]
     if node.op == "call_method":
