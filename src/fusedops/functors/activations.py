@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
-from fusedops.functors.fields import check_flag, check_name, shown
+from fusedops.functors.base import Functor
+from fusedops.functors.fields import Named, shown
+from fusedops.functors.operands import Reads, Role
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer
@@ -187,8 +188,8 @@ class Tanh(Activation):
     word = "tanh"
 
 
-@dataclasses.dataclass(frozen=True)
-class LeakyReLU(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeakyReLU(Named):
     """The leaky rectified linear unit: ``x`` where x > 0, else ``x * slope``; PReLU's as well.
 
     In a LOAD or a STORE, of any shape and floating dtype; in C++ ``leaky_relu(slope)``.
@@ -210,15 +211,9 @@ class LeakyReLU(Functor):
 
     slope: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"slope": Role.VALUE}
     header: ClassVar[str] = "activation.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "slope", self.slope)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.slope, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         slope = torch.as_tensor(chain.value(self.slope), dtype=x.dtype, device=x.device)
@@ -226,8 +221,6 @@ class LeakyReLU(Functor):
 
     def emit(self, writer: Writer) -> str:
         return f"LeakyRelu<{writer.operand(self.slope)}>"
-
-    __repr__ = shown
 
 
 #: Those that take no argument, by the word that `Gate` has for them.
@@ -249,8 +242,8 @@ def activation_named(word: str) -> Functor | None:
     return None if made is None else made()
 
 
-@dataclasses.dataclass(frozen=True)
-class Softcap(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Softcap(Named):
     """Cap smoothly: ``cap * tanh(x / cap)``, as the logits of Gemma 2 and Grok are.
 
     An element of value -inf becomes -cap, so where a row is masked, let a mask of the LOAD do it,
@@ -273,15 +266,9 @@ class Softcap(Functor):
 
     cap: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"cap": Role.VALUE}
     header: ClassVar[str] = "softcap.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "cap", self.cap)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.cap, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         cap = chain.value(self.cap)
@@ -290,11 +277,9 @@ class Softcap(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Softcap<{writer.operand(self.cap)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Gate(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Gate(Named):
     """Gate: ``x * act(gate)``, or ``act(x) * gate`` with ``of="value"``.
 
     In a LOAD or a STORE of RMSNorm this is the gated norm of Mamba 2, before or after the norm.
@@ -323,13 +308,13 @@ class Gate(Functor):
     activation: str = "silu"
     of: str = "gate"
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"gate": Role.VALUE}
     header: ClassVar[str] = "gate.cuh"
     elementwise: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_name(self, "gate", self.gate)
-        check_flag(self, "optional")
+        super().__post_init__()
         for field, known in (("activation", tuple(_ACTIVATIONS)), ("of", ("gate", "value"))):
             if getattr(self, field) not in known:
                 cure = "; any other activation is a functor of your own, by fusedops.functor"
@@ -337,9 +322,6 @@ class Gate(Functor):
                     f"Gate: {field} must be one of {', '.join(map(repr, known))}, got "
                     f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"
                 )
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.gate, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         function = _ACTIVATIONS[self.activation][0]
@@ -353,5 +335,3 @@ class Gate(Functor):
         of_value = str(self.of == "value").lower()
         gate = writer.operand(self.gate)
         return f"Gate<{gate}, {_ACTIVATIONS[self.activation][1]}, {of_value}>"
-
-    __repr__ = shown

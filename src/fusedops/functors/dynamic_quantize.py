@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import BLOCK_LAYOUTS, WHOLE_ROW, Functor, Operand, Reads, Role, Stream
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_flag, check_name, check_stream, shown
+from fusedops.functors.operands import BLOCK_LAYOUTS, WHOLE_ROW, Operand, Reads, Role, Stream
 from fusedops.functors.quantize import EIGHT_BITS
 
 if TYPE_CHECKING:

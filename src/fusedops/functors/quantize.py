@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_name, check_stream, shown
+from fusedops.functors.operands import Operand, Reads, Role
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, Stream
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import (
     check_dtype,
     check_flag,
@@ -22,6 +22,7 @@ from fusedops.functors.fields import (
     rounded,
     shown,
 )
+from fusedops.functors.operands import Operand, Reads, Role, Stream
 
 if TYPE_CHECKING:
     from fusedops.functors.protocols import Chain, Writer

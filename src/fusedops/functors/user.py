@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
+from fusedops.functors.operands import Operand, Reads, Role
 from fusedops.functors.suggestions import made_into_functor
 from fusedops.functors.trace import Traced, trace, with_positions
 
