@@ -223,23 +223,15 @@ class LeakyReLU(Named):
         return f"LeakyRelu<{writer.operand(self.slope)}>"
 
 
-#: Those that take no argument, by the word that `Gate` has for them.
-_PLAIN: dict[str, Callable[[], Functor]] = {
-    "silu": SiLU,
-    "gelu": GELU,
-    "sigmoid": Sigmoid,
-    "tanh": Tanh,
-    "relu": ReLU,
-    "squared_relu": SquaredReLU,
+_NAMED = {
+    one.word: one
+    for one in (SiLU(), GELU(), GELU("tanh"), Sigmoid(), Tanh(), ReLU(), SquaredReLU())
 }
 
 
 def activation_named(word: str) -> Functor | None:
     """The functor of an activation that `Gate` calls so; None where there is none."""
-    if word == "gelu_tanh":
-        return GELU("tanh")
-    made = _PLAIN.get(word)
-    return None if made is None else made()
+    return _NAMED.get(word)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -256,8 +256,7 @@ class DynamicQuantize(Functor):
             f"{rounded}>"
         )
 
-    def __repr__(self) -> str:
-        return shown(self)
+    __repr__ = shown
 
 
 def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
