@@ -47,7 +47,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 
 #: Each activation in torch, and the C++ struct of the same meaning in functor/activation.cuh.
-_ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "silu": (functional.silu, "Silu"),
     "gelu": (_gelu, "Gelu"),
     "gelu_tanh": (_gelu_tanh, "GeluTanh"),
@@ -72,11 +72,11 @@ class Activation(Functor):
         raise NotImplementedError
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        return _ACTIVATIONS[self.word][0](x)
+        return ACTIVATIONS[self.word][0](x)
 
     def emit(self, writer: Writer) -> str:
         writer.constant(0)
-        return f"Activation<{_ACTIVATIONS[self.word][1]}>"
+        return f"Activation<{ACTIVATIONS[self.word][1]}>"
 
     __repr__ = shown
 
@@ -307,7 +307,7 @@ class Gate(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, known in (("activation", tuple(_ACTIVATIONS)), ("of", ("gate", "value"))):
+        for field, known in (("activation", tuple(ACTIVATIONS)), ("of", ("gate", "value"))):
             if getattr(self, field) not in known:
                 cure = "; any other activation is a functor of your own, by fusedops.functor"
                 raise ValueError(
@@ -316,7 +316,7 @@ class Gate(Named):
                 )
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        function = _ACTIVATIONS[self.activation][0]
+        function = ACTIVATIONS[self.activation][0]
         gate = torch.as_tensor(chain.value(self.gate), dtype=x.dtype, device=x.device)
         return function(x) * gate if self.of == "value" else x * function(gate)
 
@@ -326,4 +326,4 @@ class Gate(Named):
     def emit(self, writer: Writer) -> str:
         of_value = str(self.of == "value").lower()
         gate = writer.operand(self.gate)
-        return f"Gate<{gate}, {_ACTIVATIONS[self.activation][1]}, {of_value}>"
+        return f"Gate<{gate}, {ACTIVATIONS[self.activation][1]}, {of_value}>"

@@ -31,7 +31,6 @@ def check(title: str, shape: tuple[int, ...], node: fx.Node, name: str) -> None:
     Raises:
         UnsupportedError: The message names the operation.
     """
-
     target: Any = node.target
 
     def refuse(why: str) -> NoReturn:
