@@ -20,10 +20,10 @@ from fusedops.distributed.columns import (
     column_parts,
     local_part,
     numbers_of_ranks,
+    of_local,
     parts_here,
     run_here,
     shortened,
-    strides_of,
 )
 from fusedops.distributed.exchange import agreement
 from fusedops.distributed.shards import first_index
@@ -128,17 +128,7 @@ def results_of_numbers(
     each = (-1, numbers.shape[-1])
     of_ranks = torch.unflatten(gathered.to_local(grad_placements=together), -1, each)
     results = op.of_row_parts(of_ranks, target, classes)
-    return [
-        DTensor.from_local(
-            results[name],
-            mesh,
-            together,
-            run_check=False,
-            shape=torch.Size(rows),
-            stride=strides_of(rows),
-        )
-        for name in op.outputs
-    ]
+    return [of_local(results[name], mesh, together, rows) for name in op.outputs]
 
 
 def _summed(x: DTensor) -> DTensor:

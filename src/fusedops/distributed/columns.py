@@ -204,20 +204,9 @@ def merged_columns(call: OpCall, over: int) -> list[DTensor]:
     agreed = agreement(f"whole of {text}", x, operands) if compiling else None
     given = {k: local[k] for k in parts.whole.slots}
     y = run_here(parts.whole, y, given, dtype, agreed, parts.counted)
-    results = [
-        DTensor.from_local(
-            one, mesh, rows, run_check=False, shape=x.shape, stride=strides_of(x.shape)
-        )
-        for one in (y, *made[1 : 1 + parts.streams])
-    ]
-    size = x.shape[:-1]
-    results += [
-        DTensor.from_local(
-            known[k], mesh, together, run_check=False, shape=size, stride=strides_of(size)
-        )
-        for k in op.outputs[1 + parts.streams :]
-    ]
-    return results
+    results = [of_local(one, mesh, rows, x.shape) for one in (y, *made[1 : 1 + parts.streams])]
+    statistics = op.outputs[1 + parts.streams :]
+    return results + [of_local(known[k], mesh, together, x.shape[:-1]) for k in statistics]
 
 
 def numbers_of_ranks(
@@ -239,15 +228,8 @@ def numbers_of_ranks(
     ranks = 1
     for at in over:
         ranks *= mesh.size(at)
-    shape = torch.Size((*rows, ranks * numbers.shape[-1]))
-    apart = DTensor.from_local(
-        numbers.contiguous(),
-        mesh,
-        placements,
-        run_check=False,
-        shape=shape,
-        stride=strides_of(shape),
-    )
+    shape = (*rows, ranks * numbers.shape[-1])
+    apart = of_local(numbers.contiguous(), mesh, placements, shape)
     together = [Replicate() if at in over else one for at, one in enumerate(placements)]
     return apart.redistribute(placements=together)
 
@@ -314,9 +296,19 @@ def local_part(value: Any, x: DTensor) -> Any:
     return value.redistribute(placements=to).to_local(grad_placements=back)
 
 
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor of this shape."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides))
+def of_local(
+    local: Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
+) -> DTensor:
+    """The contiguous distributed tensor of this shape of which each rank has its part."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return DTensor.from_local(
+        local,
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(reversed(strides)),
+    )
