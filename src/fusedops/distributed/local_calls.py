@@ -95,7 +95,8 @@ def calls_of_columns(call: OpCall) -> list[Bound]:
         of_part = {name: local[name] for name in parts.part.slots}
         calls.append(bind(parts.part, here, of_part, {"dtype": compute}))
     grad = torch.is_grad_enabled()
-    needs = grad and (here.requires_grad or any(map(_requires_grad, local.values())))
+    tensors = [one for one in (here, *local.values()) if isinstance(one, Tensor)]
+    needs = grad and any(one.requires_grad for one in tensors)
     made = torch.empty(here.shape, dtype=compute, device=here.device).requires_grad_(needs)
     row = torch.empty((*here.shape[:-1], 1), dtype=compute, device=here.device)
     row.requires_grad_(needs)
@@ -115,7 +116,3 @@ def _stand_in(value: Any, x: DTensor) -> Any:
     ]
     made = torch.empty(shape, dtype=value.dtype, device=x.to_local().device)
     return made.requires_grad_(value.requires_grad)
-
-
-def _requires_grad(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad

@@ -186,16 +186,17 @@ def _agree(
 
 def _kind(call: OpCall) -> tuple[Any, ...]:
     """What decides which kernels a call has and whether ranks exchange anything, on all ranks."""
-    tensors = tuple(
-        (name, one.dtype, tuple(one.shape), _placements(one), one.requires_grad)
-        for name, one in {"x": call.x, **call.operands}.items()
-        if isinstance(one, Tensor)
-    )
+    tensors = kinds_of({"x": call.x, **call.operands})
     draws = call.draws
     drawn_here = draws and call.options.get("generator") is None
     grad = torch.is_grad_enabled()
     return call.text, tuple(call.reduced), call.dtype, draws, drawn_here, grad, tensors
 
 
-def _placements(value: Tensor) -> tuple[Any, ...]:
-    return tuple(value.placements) if isinstance(value, DTensor) else ()
+def kinds_of(tensors: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of the tensors among these values decides which kernels a call has, on all ranks."""
+    return tuple(
+        (name, one.dtype, tuple(one.shape), getattr(one, "placements", ()), one.requires_grad)
+        for name, one in tensors.items()
+        if isinstance(one, Tensor)
+    )
