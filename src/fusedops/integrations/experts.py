@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fusedops.bind.operands import FLOATING
 from fusedops.integrations.norms import agree, quiet, random, twin_of
-from fusedops.integrations.swap import Swapped
+from fusedops.integrations.swap import Replacement, Swapped
 from fusedops.nn.expert_form import (
     BIASES,
     WEIGHTS,
@@ -59,8 +59,8 @@ class FusedExperts(Swapped):
         return y.to(hidden_states.dtype).view(hidden_states.shape)
 
 
-def recognise_experts(module: nn.Module) -> ExpertsForm | str | None:
-    """What experts compute, or why they are left; None for a module that holds no such experts."""
+def recognise_experts(module: nn.Module) -> Replacement | str | None:
+    """The fused experts for a module, or why it is left; None for a module that holds no such."""
     cls, own = type(module), module._parameters
     parts = [own.get(name) for name in WEIGHTS]
     if isinstance(module, Swapped) or re.search("Experts", cls.__name__) is None:
@@ -80,7 +80,9 @@ def recognise_experts(module: nn.Module) -> ExpertsForm | str | None:
     form = form_of(module)
     if isinstance(form, str):
         return form
-    return form if _computes(module, form) else "its forward computes something else"
+    if not _computes(module, form):
+        return "its forward computes something else"
+    return Replacement(FusedExperts, form, "experts, their gate and the router's weights")
 
 
 def _computes(module: nn.Module, form: ExpertsForm) -> bool:

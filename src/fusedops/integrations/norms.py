@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from fusedops.errors import counted
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.fields import is_finite
 from fusedops.graph.bytes_moved import LONG
-from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
+from fusedops.integrations.swap import Replacement, Swapped, ask_ahead, result_dtype
 from fusedops.nn.base import acts, declared
 from fusedops.nn.norms import affine
 
@@ -115,20 +115,6 @@ _EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 
 #: The longest row that a probe can tell from one with an unbiased variance.
 _LONGEST = 1 << 15
-
-
-class Norm(NamedTuple):
-    """A recognised norm: its fused class and settings.
-
-    Attributes:
-        kind: The class that `swap` takes.
-        options: The options of `swap` for it.
-        label: What it computes, for people.
-    """
-
-    kind: type[Swapped]
-    options: tuple[Any, ...]
-    label: str
 
 
 def _of_rows(options: tuple[Any, ...]) -> dict[str, Any]:
@@ -254,14 +240,14 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
 
 
 #: Torch's own, which need no probe where their forward is inherited.
-_TORCHS: dict[type[nn.Module], Norm] = {
-    nn.LayerNorm: Norm(FusedLayerNorm, (), "LayerNorm"),
-    nn.RMSNorm: Norm(FusedRMSNorm, (), "RMSNorm"),
-    nn.GroupNorm: Norm(FusedGroupNorm, (), "GroupNorm"),
+_TORCHS: dict[type[nn.Module], Replacement] = {
+    nn.LayerNorm: Replacement(FusedLayerNorm, (), "LayerNorm"),
+    nn.RMSNorm: Replacement(FusedRMSNorm, (), "RMSNorm"),
+    nn.GroupNorm: Replacement(FusedGroupNorm, (), "GroupNorm"),
 }
 
 
-def recognise(module: nn.Module) -> Norm | str | None:
+def recognise_norm(module: nn.Module) -> Replacement | str | None:
     """The fused norm for a module, or why it is left; None for a module that is no norm."""
     cls = type(module)
     said = re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, tuple(_TORCHS))
@@ -283,7 +269,7 @@ def recognise(module: nn.Module) -> Norm | str | None:
     return _recognise_by_probe(module)
 
 
-def _recognise_by_probe(module: nn.Module) -> Norm | str:
+def _recognise_by_probe(module: nn.Module) -> Replacement | str:
     found = {name: each for name, each in module._parameters.items() if each is not None}
     weight = found.get("weight")
     if weight is None or weight.dim() != 1 or not found.keys() <= {"weight", "bias"}:
@@ -312,7 +298,7 @@ def _recognise_by_probe(module: nn.Module) -> Norm | str:
         except Exception as error:  # somebody else's code, which may raise anything
             return f"its forward failed on a probe: {type(error).__name__}"
         if same:
-            return Norm(kind, (numbers[0], bias, unit_offset), label)
+            return Replacement(kind, (numbers[0], bias, unit_offset), label)
     return "its forward computes something else than LayerNorm or RMSNorm"
 
 
