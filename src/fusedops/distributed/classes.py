@@ -10,7 +10,7 @@ backward pass moves nothing for the logits. Dynamo reads this module's Python.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +28,7 @@ from fusedops.distributed.columns import (
 from fusedops.distributed.exchange import agreement
 from fusedops.distributed.shards import first_index
 from fusedops.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
+from fusedops.torch_ops.calls import OpCall
 
 
 def sharded_classes(call: OpCall) -> tuple[int, ...]:

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import read
 from fusedops.distributed.exchange import Agreement, agreement, beside
 from fusedops.distributed.shards import first_index
 from fusedops.functors import Bias, Functor, Place, Role, Scale
 from fusedops.torch_ops.calls import ForwardCall, OpCall
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from fusedops.declare.declaration import Declaration
 
 #: The operands with which the parts of a row are brought together. No others can have these names.
 SHIFT, SCALE = "_shift_of_all_columns", "_scale_of_all_columns"

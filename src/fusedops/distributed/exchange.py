@@ -9,15 +9,13 @@ that does not lie as the others do counts as one that moves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fusedops.distributed.shards import never_sharded
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
+from fusedops.torch_ops.calls import OpCall
 
 
 class Agreement(NamedTuple):

@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.bind import Bound, bind
@@ -24,9 +25,6 @@ from fusedops.distributed.columns import compute_type, local_part
 from fusedops.distributed.ready import kinds_of, make_all_ready
 from fusedops.distributed.shards import check_order, first_index
 from fusedops.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["explained", "linear_loss"]
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.distributed.columns import compute_type, parts_here
 from fusedops.distributed.sharding import chosen, sums_of_operands
 from fusedops.distributed.shards import first_index, local_shape, located_placements
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
+from fusedops.torch_ops.calls import OpCall
 
 
 class Move(NamedTuple):

@@ -13,27 +13,23 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from fusedops.bind.bind import bind
+from fusedops.bind.bind import Bound, bind
 from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import sharded_columns
 from fusedops.distributed.local_calls import call_of_rows, calls_of_columns
 from fusedops.errors import FusedOpsError
 from fusedops.run.prepare import build_kernels
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from fusedops.bind.bind import Bound
-    from fusedops.run.runnable import Runnable
-    from fusedops.torch_ops.calls import ForwardCall, OpCall
+from fusedops.run.runnable import Runnable
+from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 #: The kinds of calls that all ranks of a mesh, or of some process groups, are ready for. They make
 #: the same calls in the same order, so they forget alike, too.

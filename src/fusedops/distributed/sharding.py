@@ -23,9 +23,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._collective_utils import redistribute_cost
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -43,10 +44,6 @@ from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.distributed.shards import dims_that_count, never_sharded
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
 
 __all__ = ["chosen", "register", "sums_of_operands"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,7 @@ from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import Named, shown
 from fusedops.functors.operands import Reads, Role
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = [
     "GELU",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from torch import Tensor
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import Named, check_dtype, check_flag, check_name, shown
 from fusedops.functors.operands import Operand, Reads, Role
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Affine", "Bias", "Cast", "Scale"]
 

@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.functors.operands import Operand, Place, Reads, Role, Stream, TableOf
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Functor"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,10 +14,7 @@ from fusedops.errors import shortened
 from fusedops.functors.fields import Named
 from fusedops.functors.masks import Positioned
 from fusedops.functors.operands import Reads, Role
-from fusedops.functors.protocols import TableOf
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, TableOf, Writer
 
 __all__ = ["Alibi", "Gather"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_flag, check_name, check_stream, shown
 from fusedops.functors.operands import BLOCK_LAYOUTS, WHOLE_ROW, Operand, Reads, Role, Stream
+from fusedops.functors.protocols import Chain, Writer
 from fusedops.functors.quantize import EIGHT_BITS
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
 
 _BLOCKS = (16, 32, 64, 128)
 

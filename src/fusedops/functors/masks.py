@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -17,9 +17,7 @@ from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import Named, check_flag
 from fusedops.functors.operands import Place, Reads, Role
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Causal", "Lengths", "Mask", "Segments", "Window"]
 

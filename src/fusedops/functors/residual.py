@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,9 +23,7 @@ from fusedops.functors.fields import (
     shown,
 )
 from fusedops.functors.operands import Operand, Reads, Role, Stream
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Residual", "Save", "Tap"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from torch import Tensor
 from fusedops.errors import shortened
 from fusedops.functors.fields import Named, check_flag
 from fusedops.functors.operands import Reads, Role
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Rotate"]
 

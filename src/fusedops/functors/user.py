@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -19,11 +19,9 @@ from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
 from fusedops.functors.operands import Operand, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 from fusedops.functors.suggestions import made_into_functor
 from fusedops.functors.trace import Traced, trace, with_positions
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
