@@ -15,9 +15,16 @@ from torch import Tensor
 from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_flag, check_name, check_stream, shown
-from fusedops.functors.operands import BLOCK_LAYOUTS, WHOLE_ROW, Operand, Reads, Role, Stream
+from fusedops.functors.operands import (
+    BLOCK_LAYOUTS,
+    EIGHT_BITS,
+    WHOLE_ROW,
+    Operand,
+    Reads,
+    Role,
+    Stream,
+)
 from fusedops.functors.protocols import Chain, Writer
-from fusedops.functors.quantize import EIGHT_BITS
 
 _BLOCKS = (16, 32, 64, 128)
 

@@ -15,7 +15,7 @@ import torch
 
 from fusedops.errors import shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.operands import Operand, Role
+from fusedops.functors.operands import FLOATING, Operand, Role
 
 __all__ = [
     "check_dtype",
@@ -72,11 +72,10 @@ def check_stream(functor: object, field: str, name: object) -> None:
 
 def check_dtype(functor: object, field: str, dtype: object) -> None:
     """Raise TypeError unless this is a floating dtype that kernels write."""
-    known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    if not isinstance(dtype, torch.dtype) or dtype not in known:
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
+        known = ", ".join(map(str, FLOATING))
         raise TypeError(
-            f"{type(functor).__name__}: {field} must be one of {', '.join(map(str, known))}, got "
-            f"{shortened(dtype)}"
+            f"{type(functor).__name__}: {field} must be one of {known}, got {shortened(dtype)}"
         )
 
 

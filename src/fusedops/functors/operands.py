@@ -23,6 +23,11 @@ __all__ = [
     "TableOf",
 ]
 
+#: The dtypes that x, results and operands of values may have.
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: The dtypes of 8 bits that results may have.
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
 #: The `block` of a functor that needs the largest value of a whole row; kWholeRow in C++.
 WHOLE_ROW = 0
 

@@ -14,12 +14,10 @@ from torch import Tensor
 from fusedops.errors import shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_name, check_stream, shown
-from fusedops.functors.operands import Operand, Reads, Role
+from fusedops.functors.operands import EIGHT_BITS, Operand, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Quantize"]
-
-EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)

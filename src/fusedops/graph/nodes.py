@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fusedops.functors.operands import FLOATING
+
 #: The products that autocast computes in its dtype from factors that it converts as they are, by
 #: the names of their factors. (einsum may add up a factor in float32 before it is converted.)
 _FACTORS = {
@@ -194,9 +196,6 @@ def _is_barrier(node: fx.Node) -> bool:
     return name in _IN_PLACE and any(one is True for one in flags)
 
 
-#: The dtypes that x, results and operands of values may have.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 #: What a generated functor may hold, by the names that functions, methods and operators share. How
 #: each is computed is not written here: the functor's own trace says that, or refuses it.
 _NAMES = frozenset(
@@ -228,14 +227,14 @@ def is_pointwise(node: fx.Node) -> bool:
     if name_of(node) not in _NAMES or any(node.kwargs.get(one) for one in _OPTIONS):
         return False
     made = example(node)
-    if made is None or (made.dtype not in FLOATS and made.dtype is not torch.bool):
+    if made is None or (made.dtype not in FLOATING and made.dtype is not torch.bool):
         return False
     for argument in (*node.args, *node.kwargs.values()):
         if isinstance(argument, fx.Node):
             given = example(argument)
             if given is None and number(argument) is None:
                 return False
-            if given is not None and given.dtype not in (*FLOATS, torch.bool):
+            if given is not None and given.dtype not in (*FLOATING, torch.bool):
                 return False
         elif not isinstance(argument, (bool, int, float, str, type(None))):
             return False
@@ -259,7 +258,7 @@ def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
     source, made, given = node.args[0], example(node), example(node.args[0])
     if made is None or given is None or made.device != given.device:
         return None
-    if made.dtype not in FLOATS or given.dtype not in FLOATS:
+    if made.dtype not in FLOATING or given.dtype not in FLOATING:
         return None
     if node.kwargs.get("memory_format") is not None:
         return None

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusedops.functors.operands import FLOATING
 from fusedops.graph.nodes import (
-    FLOATS,
     arguments,
     example,
     first_of,
@@ -45,7 +45,7 @@ def match(node: fx.Node) -> Reduction | None:
                 f"a part of the {kind} that is spelled out, {one.name}, is used elsewhere"
             )
     made, given = example(node), example(source)
-    if made is None or given is None or made.dtype not in FLOATS or given.dtype not in FLOATS:
+    if made is None or given is None or made.dtype not in FLOATING or given.dtype not in FLOATING:
         return None
     if not same_shape(made.shape, given.shape) or not 0 < given.dim() <= 6:
         return None

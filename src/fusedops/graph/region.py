@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 
 from torch import fx
 
+from fusedops.functors.operands import FLOATING
 from fusedops.graph.nodes import (
-    FLOATS,
     cast_of,
     dropout_of,
     example,
@@ -135,7 +135,7 @@ def _load(
         made = example(node)
         if not reason and node in out:
             reason = stops.get(node, "it is left out")
-        if not reason and users and (made is None or made.dtype not in FLOATS):
+        if not reason and users and (made is None or made.dtype not in FLOATING):
             reason = "its truth values are used elsewhere"
         if not reason and users and not made.is_contiguous():  # type: ignore[union-attr]
             reason = "it is used elsewhere, and what a kernel saves is contiguous"
@@ -217,7 +217,7 @@ def _entry(
 
     def fits(node: fx.Node) -> bool:
         made = example(node)
-        return made is not None and made.dtype in FLOATS and same_shape(made.shape, like.shape)
+        return made is not None and made.dtype in FLOATING and same_shape(made.shape, like.shape)
 
     def distance(node: fx.Node) -> int:
         """The longest path from a node to the end of the segment."""
@@ -324,4 +324,4 @@ def _joining(
 def _is_stored(node: fx.Node) -> bool:
     """Whether a kernel can write the result of a node as it is."""
     made = example(node)
-    return made is not None and made.dtype in FLOATS and made.is_contiguous()
+    return made is not None and made.dtype in FLOATING and made.is_contiguous()

@@ -18,8 +18,8 @@ from torch import fx
 
 from fusedops import ops
 from fusedops.functors import Affine, Rotate
+from fusedops.functors.operands import FLOATING
 from fusedops.graph.nodes import (
-    FLOATS,
     arguments,
     example,
     first_of,
@@ -143,12 +143,12 @@ def _fuse(graph: fx.Graph, one: Rotation) -> Found[RowOp]:
     made, x = tensor_of(one.node), tensor_of(one.source)
     tables = [example(table) for table in (one.cos, one.sin)]
     columns = x.shape[-1]
-    if made.dtype not in FLOATS or x.dtype not in FLOATS or x.dim() > 6:
+    if made.dtype not in FLOATING or x.dtype not in FLOATING or x.dim() > 6:
         raise Refused(f"it is computed in {made.dtype}, of more than six dimensions, or no float")
     if not isinstance(columns, int) or columns % 2 or made.shape != x.shape:
         raise Refused("its rows have no even number of columns, or tables have more rows than x")
     for table in tables:
-        if table is None or table.dtype not in FLOATS or not known(table.shape[-1] == columns):
+        if table is None or table.dtype not in FLOATING or not known(table.shape[-1] == columns):
             raise Refused("a table has not one number for each column")
         if table.requires_grad:
             raise Refused("a table requires grad, and has no gradient here")
