@@ -117,23 +117,6 @@ _EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 _LONGEST = 1 << 15
 
 
-def _of_rows(options: tuple[Any, ...]) -> dict[str, Any]:
-    """Attributes for a norm whose author did not derive it from torch's."""
-    if not options:
-        return {}
-    eps, bias, unit_offset = options
-    facts: dict[str, Any] = {"unit_offset": property(lambda self: unit_offset)}
-    if not bias:
-        facts["bias"] = None
-    facts["normalized_shape"] = property(lambda self: tuple(self.weight.shape))
-    if eps != "eps":
-        facts["eps"] = property(
-            lambda self: getattr(self, eps), lambda self, value: setattr(self, eps, value)
-        )
-        facts["_settings"] = frozenset({"weight", "bias", eps})
-    return facts
-
-
 class _SwappedNorm(Swapped):
     """A norm whose result has the dtype that it had in the stock module."""
 
@@ -155,8 +138,20 @@ class _SwappedNorm(Swapped):
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
-        """The settings of `recognise`."""
-        return _of_rows(options)
+        """Attributes for a norm whose author did not derive it from torch's."""
+        if not options:
+            return {}
+        eps, bias, unit_offset = options
+        facts: dict[str, Any] = {"unit_offset": property(lambda self: unit_offset)}
+        if not bias:
+            facts["bias"] = None
+        facts["normalized_shape"] = property(lambda self: tuple(self.weight.shape))
+        if eps != "eps":
+            facts["eps"] = property(
+                lambda self: getattr(self, eps), lambda self, value: setattr(self, eps, value)
+            )
+            facts["_settings"] = frozenset({"weight", "bias", eps})
+        return facts
 
     @property
     def _row(self) -> tuple[int, ...]:
