@@ -83,7 +83,7 @@ def beside(value: DTensor, x: DTensor) -> list[Any]:
 
 
 def _number(dim: int) -> int:
-    """The same dimension, a plain number also where Dynamo has made it a symbol."""
+    """A dimension as a plain number, also where Dynamo has made it a symbol."""
     for number in range(64):  # the most dimensions of a tensor
         if number == dim:
             return number

@@ -79,7 +79,7 @@ def make_all_ready(
     device: torch.device,
     calls: Callable[[], Iterable[Bound]],
 ) -> None:
-    """The same for a call that is made of these plain ones, in which ranks exchange something.
+    """Build the kernels of these plain calls, and agree with the other ranks that all have theirs.
 
     Args:
         name: The op.
@@ -120,7 +120,7 @@ def make_operator_ready(
     trains: Sequence[str] | None,
     sizes: Sequence[int] | None,
 ) -> None:
-    """The same for an operator that runs in a graph, on this rank's part of the tensors.
+    """Build the kernels of an operator in a graph, and agree with the other ranks, as `make_ready`.
 
     The last three arguments are those of ``fusedops::forward_agreed``.
 

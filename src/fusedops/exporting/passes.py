@@ -317,7 +317,7 @@ def _blocks(slices: str, of_block: int, apart: int) -> str:
 
 
 def _cut(planned: Planned, target: Target) -> str:
-    """As `row_partition.cut` does with rows of one dimension."""
+    """The slices of rows of one dimension, an expression: what `row_partition.cut` computes."""
     tile = planned.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(planned)})"
@@ -339,7 +339,7 @@ def _fewest(planned: Planned) -> int:
 
 
 def _fewest_rows(planned: Planned) -> int:
-    """Of a slice on a CPU."""
+    """The fewest rows of a slice on a CPU."""
     return -(-HOST_SLICE // planned.geometry.columns)
 
 

@@ -174,7 +174,7 @@ class Functor:
         return ()
 
     def sharing(self, dims: Sequence[int]) -> Functor:
-        """The same functor with other dimensions for `shares`, for an x in another order of dims.
+        """A copy with other dimensions for `shares`, for an x in another order of dimensions.
 
         A functor that overrides `shares` has it as well.
         """

@@ -244,7 +244,7 @@ class _Lowering:
         return found
 
     def copied(self, node: fx.Node, source: Memory, value: Tensor, kind: str) -> str:
-        """The same value; a conversion from double to float rounds, where Compute is double."""
+        """The text of a copy; a conversion from double to float rounds, where Compute is double."""
         if kind == WHOLE and value.dtype != torch.int64:
             self.refuse(
                 f"{node.target}",

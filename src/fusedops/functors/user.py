@@ -215,7 +215,7 @@ class UserFunctor(Functor):
         return trace(type(self).__name__, self._of_operands(), self._whole())
 
     def _with_numbers(self) -> UserFunctor | None:
-        """The same with a number for each operand that cannot be a tensor; None if that fails."""
+        """A copy with a number for each operand that cannot be a tensor; None if that fails."""
         found: UserFunctor | None = None
         pairs = list(zip(self.parameters.parameters, self.arguments, strict=True))
         arguments: list[str | float] = [

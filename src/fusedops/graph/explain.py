@@ -289,7 +289,7 @@ def _check_inputs(
 
 
 def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with nodes of its own; examples and submodules are shared."""
+    """A copy of a graph with nodes of its own; examples and submodules are shared."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
     return fx.GraphModule(graph_module, graph)

@@ -115,7 +115,7 @@ class _Match:
         return None if source is None else ("RMSNorm", source, dim, eps)
 
     def _with_variance(self, variance: Any, value: Any, eps: float) -> Any:
-        """The same with ``var(x, unbiased=False)``."""
+        """The centred value times ``rsqrt(var(x, unbiased=False) + eps)``."""
         given = arguments(variance, "input dim unbiased keepdim")
         biased = given.get("unbiased", True) is False or given.get("correction", 1) == 0
         dim = _dimension(given.get("dim"), variance)

@@ -54,7 +54,7 @@ class Place:
 
     @classmethod
     def of(cls, graph: fx.Graph) -> Place:
-        """Of a graph as it is now."""
+        """Read the order and the writes of a graph as it is now."""
         return cls({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
 
 

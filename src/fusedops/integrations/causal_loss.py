@@ -119,7 +119,7 @@ class _Kept:
         shift_labels: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """As `ForCausalLMLoss` of transformers, of the hidden states in the place of the logits."""
+        """Compute transformers' `ForCausalLMLoss` of the hidden states, in the place of logits."""
         x, w = self.hidden, self.linear.weight
         if vocab_size != w.shape[0]:
             raise ValueError(

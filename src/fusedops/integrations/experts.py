@@ -49,7 +49,7 @@ class FusedExperts(Swapped):
         return {"form": form}
 
     def forward(self, hidden_states: Tensor, *given: Tensor, **named: Tensor) -> Tensor:
-        """As the stock module: the tokens, their experts, and the weights of these."""
+        """Run the experts, with the arguments of the stock module: tokens, experts, weights."""
         if named:
             bound = inspect.signature(self.stock.forward).bind(self, hidden_states, *given, **named)
             given = bound.args[2:]

@@ -174,7 +174,7 @@ class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
     """A LayerNorm that was another module."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, input)
 
     def _declare(self) -> None:
@@ -215,7 +215,7 @@ class FusedRMSNorm(_SwappedNorm, fused.RMSNorm):
     bias = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, x)
 
 
@@ -227,7 +227,7 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
         return (1, self.num_channels, 2)
 
     def forward(self, input: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, input)
 
     def _is_long(self) -> bool:

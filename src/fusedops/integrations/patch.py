@@ -48,7 +48,7 @@ class FusedOutput(Swapped):
     """
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """As the stock module, with the dtype that it gives."""
+        """Run the block, with the dtype that the stock module's result has."""
         norm: Any = self.LayerNorm
         if not isinstance(norm, FusedLayerNorm) or has_hooks(norm):
             return cast(Tensor, self.stock.forward(self, hidden_states, input_tensor))

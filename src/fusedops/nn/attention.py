@@ -175,7 +175,7 @@ class AttentionSoftmax(Declares):
         slopes: Tensor | None = None,
         sink: Tensor | None = None,
     ) -> Result:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op, arguments = self._call(mask, bias, slopes, sink)
         return op.unfused(scores, **arguments)
 

@@ -38,7 +38,7 @@ def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
 def clamped_glu_of_sum(
     gate: Tensor, up: Tensor, gate_bias: Tensor, up_bias: Tensor, alpha: float, limit: float
 ) -> Tensor:
-    """The same of sums with biases."""
+    """The gated unit of gpt-oss, of products that lack their biases."""
     gate = torch.clamp(gate + gate_bias, max=limit)
     return (torch.clamp(up + up_bias, -limit, limit) + 1) * gate * torch.sigmoid(alpha * gate)
 

@@ -184,7 +184,7 @@ class Experts(Declares):
         return self._run(hidden_states, top_k_index, top_k_weights, unfused=False)
 
     def unfused(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """The same as a chain of torch calls: same arguments, same results."""
+        """Run `forward` as a chain of torch calls: same results."""
         return self._run(hidden_states, top_k_index, top_k_weights, unfused=True)
 
     def op(self, *, down: bool = False) -> GroupedLinear:

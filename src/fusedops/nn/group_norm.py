@@ -105,7 +105,7 @@ class GroupNorm(Declares, nn.GroupNorm):
         return y
 
     def unfused(self, input: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         y: Tensor = self.op().unfused(input, **self._arguments(input))
         return y
 

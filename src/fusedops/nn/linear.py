@@ -143,7 +143,7 @@ class Linear(Declares, nn.Linear):
         return y
 
     def unfused(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self.op(residual=residual is not None)
         y: Tensor = op.unfused(input, self.weight, **self._arguments(input, residual))
         return y
@@ -291,7 +291,7 @@ class MLP(Declares):
         return y
 
     def unfused(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self.op(residual=residual is not None)
         weights = self.linear1.weight, self.linear2.weight
         y: Tensor = op.unfused(x, *weights, **self._arguments(x, residual))

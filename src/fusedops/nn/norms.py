@@ -115,7 +115,7 @@ class LayerNorm(Declares, nn.LayerNorm):
         return y
 
     def unfused(self, input: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         y: Tensor = self.op().unfused(input, **self._arguments(input))
         return y
 
@@ -232,7 +232,7 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         return y
 
     def unfused(self, x: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         arguments = self._arguments(x)
         y: Tensor = self._op_of(x, "weight" in arguments).unfused(x, **arguments)
         return y

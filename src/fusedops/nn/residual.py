@@ -73,7 +73,7 @@ class _Residual(Declares):
     def unfused(
         self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
     ) -> Result:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self._op_of(x, input_bias)
         return op.unfused(x, **self._call(x, residual, input_bias))
 
