@@ -74,7 +74,7 @@ def recognise_output(module: nn.Module) -> Replacement | None:
     parts = dict(module.named_children())
     is_output = (
         re.search(r"Output$", cls.__name__) is not None
-        and {name: _stock_class(part) for name, part in parts.items()} == _PARTS
+        and {name: getattr(part, "stock", type(part)) for name, part in parts.items()} == _PARTS
         and not any(True for _ in module.parameters(recurse=False))
         and not any(True for _ in module.buffers(recurse=False))
         and "forward" not in module.__dict__
@@ -86,10 +86,6 @@ def recognise_output(module: nn.Module) -> Replacement | None:
     if not is_output:
         return None
     return Replacement(FusedOutput, (), "bias, dropout, residual, LayerNorm")
-
-
-def _stock_class(module: nn.Module) -> type[nn.Module]:
-    return module.stock if isinstance(module, Swapped) else type(module)
 
 
 def _is_fusable(norm: nn.Module) -> bool:
