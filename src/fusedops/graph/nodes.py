@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fusedops.functors.integers import CONSTANT, SMALL
 from fusedops.functors.operands import FLOATING
+from fusedops.functors.pointwise import SPELLINGS
 
 #: The products that autocast computes in its dtype from factors that it converts as they are, by
 #: the names of their factors. (einsum may add up a factor in float32 before it is converted.)
@@ -196,19 +198,14 @@ def _is_barrier(node: fx.Node) -> bool:
     return name in _IN_PLACE and any(one is True for one in flags)
 
 
-#: What a generated functor may hold, by the names that functions, methods and operators share. How
-#: each is computed is not written here: the functor's own trace says that, or refuses it.
-_NAMES = frozenset(
+#: What a generated functor may hold, by the names that functions, methods and operators share: what
+#: has a spelling in C++ and is no constant, and what torch makes of that. The functor's own trace
+#: refuses what it cannot compute all the same.
+_NAMES = (SPELLINGS.keys() - CONSTANT - (SMALL - {"sign", "sgn"})) | set(
     """
-    add sub rsub mul truediv div neg reciprocal pow square addcmul addcdiv lerp subtract multiply
-    divide true_divide negative eq ne lt le gt ge isnan isinf logical_and logical_or logical_xor
-    logical_not and_ or_ invert bitwise_and bitwise_or bitwise_not where masked_fill maximum
-    minimum fmax fmin clamp clamp_min clamp_max clip exp exp2 expm1 log log1p log2 log10 sqrt
-    rsqrt erf erfc sigmoid sin cos tan sinh cosh tanh asinh acosh atanh atan abs absolute sgn sign
-    floor ceil trunc round frac atan2 logaddexp xlogy relu relu6 leaky_relu elu celu selu gelu
-    silu mish softplus logsigmoid log_sigmoid hardtanh hardswish hardsigmoid threshold softsign
-    softshrink hardshrink tanhshrink special_expit expit special_expm1 special_log1p special_erf
-    special_erfc
+    absolute and_ clip divide expit invert log_sigmoid logsigmoid multiply negative or_ relu6 selu
+    softsign special_erf special_erfc special_expit special_expm1 special_log1p subtract tanhshrink
+    true_divide truediv xor
     """.split()  # noqa: SIM905
 )
 
