@@ -13,7 +13,7 @@ from cases import ADD_NORM, ATTENTION, declare, exhaustive, randn
 from test_forward import add_norm_case, attention_case
 
 import fusedops as fo
-from fusedops.functors.base import Reads
+from fusedops.functors.operands import Reads
 from fusedops.testing import check
 from fusedops.testing.comparison import compare_call
 

@@ -64,6 +64,15 @@ def test_neighbours_with_one_reason_share_a_line():
         assert {found.why[name] for name in names.split(", ")} == {why}
 
 
+def test_a_functor_holds_what_has_a_spelling():
+    def program(x, a, b):
+        return torch.softmax(torch.where(a ^ b, torch.asin(x), x.acos()), -1)
+
+    torch._dynamo.reset()
+    (found,) = fo.explain_graph(program, randn(4, 8), randn(4, 8) > 0, randn(4, 8) > 0).fused
+    assert found.nodes == ("xor", "asin", "acos", "where", "softmax")
+
+
 def test_the_picture(tmp_path):
     torch._dynamo.reset()
     report = fo.explain_graph(Block().eval(), randn(2, 3, 8), randn(2, 3, 8))

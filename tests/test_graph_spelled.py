@@ -81,6 +81,11 @@ def rms_by_reciprocal(x, gamma, beta):
     return (1 / torch.sqrt(torch.mean(x * x, dim=[-1], keepdim=True) + 1e-5)) * x
 
 
+def rms_by_keywords(x, gamma, beta):
+    squares = torch.mean(input=torch.pow(input=x, exponent=2), dim=-1, keepdim=True)
+    return x / torch.sqrt(input=squares + 1e-5)
+
+
 def softmax(x, gamma, beta):
     x = x * gamma
     powers = torch.exp(x - x.max(dim=-1, keepdim=True)[0])
@@ -111,6 +116,7 @@ SPELLED = {
     "stats=False)",
     rms_by_root: "RMSNorm(store=[Bias(bias='bias')], eps=1e-05, stats=False)",
     rms_by_reciprocal: "RMSNorm(eps=1e-05, stats=False)",
+    rms_by_keywords: "RMSNorm(eps=1e-05, stats=False)",
     softmax: "Softmax(load=[Scale(scale='scale')], empty_row='nan')",
     softmax_by_amax: "Softmax(empty_row='nan')",
     log_softmax: "LogSoftmax(empty_row='nan')",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusedops.bind.geometry import mismatch
 from fusedops.errors import UnsupportedError
-from fusedops.functors import Operand, Role
+from fusedops.functors.operands import FLOATING, Operand, Role
 
 __all__ = [
     "FLOATING",
@@ -139,7 +139,6 @@ def _cure(key: str, value: Tensor) -> str | None:
     return None
 
 
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
 IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

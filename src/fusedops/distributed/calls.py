@@ -26,8 +26,6 @@ from fusedops.torch_ops.lowering import enter
 from fusedops.torch_ops.operators import arguments_of, define_forward, run_forward
 from fusedops.torch_ops.tracing import forward_call, result_of
 
-__all__ = ["call_on_ranks"]
-
 
 def _run(*arguments: Any) -> list[Tensor]:
     call = ForwardCall.of(arguments)

@@ -10,7 +10,7 @@ backward pass moves nothing for the logits. Dynamo reads this module's Python.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,19 +20,15 @@ from fusedops.distributed.columns import (
     column_parts,
     local_part,
     numbers_of_ranks,
+    of_local,
     parts_here,
     run_here,
     shortened,
-    strides_of,
 )
 from fusedops.distributed.exchange import agreement
 from fusedops.distributed.shards import first_index
 from fusedops.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
-
-__all__ = ["check_distributed", "loss_of_classes", "results_of_numbers", "sharded_classes"]
+from fusedops.torch_ops.calls import OpCall
 
 
 def sharded_classes(call: OpCall) -> tuple[int, ...]:
@@ -130,17 +126,7 @@ def results_of_numbers(
     each = (-1, numbers.shape[-1])
     of_ranks = torch.unflatten(gathered.to_local(grad_placements=together), -1, each)
     results = op.of_row_parts(of_ranks, target, classes)
-    return [
-        DTensor.from_local(
-            results[name],
-            mesh,
-            together,
-            run_check=False,
-            shape=torch.Size(rows),
-            stride=strides_of(rows),
-        )
-        for name in op.outputs
-    ]
+    return [of_local(results[name], mesh, together, rows) for name in op.outputs]
 
 
 def _summed(x: DTensor) -> DTensor:

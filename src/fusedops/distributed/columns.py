@@ -13,39 +13,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+from fusedops.declare.declaration import Declaration
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import read
 from fusedops.distributed.exchange import Agreement, agreement, beside
 from fusedops.distributed.shards import first_index
 from fusedops.functors import Bias, Functor, Place, Role, Scale
 from fusedops.torch_ops.calls import ForwardCall, OpCall
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from fusedops.declare.declaration import Declaration
-
-__all__ = [
-    "SCALE",
-    "SHIFT",
-    "ColumnParts",
-    "column_parts",
-    "compute_type",
-    "local_part",
-    "merged_columns",
-    "numbers_of_ranks",
-    "parts_here",
-    "run_here",
-    "sharded_columns",
-    "shortened",
-    "strides_of",
-]
 
 #: The operands with which the parts of a row are brought together. No others can have these names.
 SHIFT, SCALE = "_shift_of_all_columns", "_scale_of_all_columns"
@@ -220,20 +201,9 @@ def merged_columns(call: OpCall, over: int) -> list[DTensor]:
     agreed = agreement(f"whole of {text}", x, operands) if compiling else None
     given = {k: local[k] for k in parts.whole.slots}
     y = run_here(parts.whole, y, given, dtype, agreed, parts.counted)
-    results = [
-        DTensor.from_local(
-            one, mesh, rows, run_check=False, shape=x.shape, stride=strides_of(x.shape)
-        )
-        for one in (y, *made[1 : 1 + parts.streams])
-    ]
-    size = x.shape[:-1]
-    results += [
-        DTensor.from_local(
-            known[k], mesh, together, run_check=False, shape=size, stride=strides_of(size)
-        )
-        for k in op.outputs[1 + parts.streams :]
-    ]
-    return results
+    results = [of_local(one, mesh, rows, x.shape) for one in (y, *made[1 : 1 + parts.streams])]
+    statistics = op.outputs[1 + parts.streams :]
+    return results + [of_local(known[k], mesh, together, x.shape[:-1]) for k in statistics]
 
 
 def numbers_of_ranks(
@@ -255,15 +225,8 @@ def numbers_of_ranks(
     ranks = 1
     for at in over:
         ranks *= mesh.size(at)
-    shape = torch.Size((*rows, ranks * numbers.shape[-1]))
-    apart = DTensor.from_local(
-        numbers.contiguous(),
-        mesh,
-        placements,
-        run_check=False,
-        shape=shape,
-        stride=strides_of(shape),
-    )
+    shape = (*rows, ranks * numbers.shape[-1])
+    apart = of_local(numbers.contiguous(), mesh, placements, shape)
     together = [Replicate() if at in over else one for at, one in enumerate(placements)]
     return apart.redistribute(placements=together)
 
@@ -330,9 +293,19 @@ def local_part(value: Any, x: DTensor) -> Any:
     return value.redistribute(placements=to).to_local(grad_placements=back)
 
 
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor of this shape."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides))
+def of_local(
+    local: Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
+) -> DTensor:
+    """The contiguous distributed tensor of this shape of which each rank has its part."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return DTensor.from_local(
+        local,
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(reversed(strides)),
+    )

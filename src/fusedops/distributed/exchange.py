@@ -9,17 +9,13 @@ that does not lie as the others do counts as one that moves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fusedops.distributed.shards import never_sharded
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
-
-__all__ = ["Agreement", "agreement", "beside", "is_exchanged"]
+from fusedops.torch_ops.calls import OpCall
 
 
 class Agreement(NamedTuple):
@@ -87,7 +83,7 @@ def beside(value: DTensor, x: DTensor) -> list[Any]:
 
 
 def _number(dim: int) -> int:
-    """The same dimension, a plain number also where Dynamo has made it a symbol."""
+    """A dimension as a plain number, also where Dynamo has made it a symbol."""
     for number in range(64):  # the most dimensions of a tensor
         if number == dim:
             return number

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -21,12 +21,8 @@ from fusedops.distributed.local_calls import Move, call_of_rows, calls_of_column
 from fusedops.distributed.shards import check_order
 from fusedops.explain.forward import explain
 from fusedops.explain.report import Explanation
+from fusedops.run.runnable import Runnable
 from fusedops.torch_ops.calls import OpCall
-
-if TYPE_CHECKING:
-    from fusedops.run.runnable import Runnable
-
-__all__ = ["explain_sharded"]
 
 
 def explain_sharded(op: Runnable, x: DTensor, arguments: Mapping[str, Any]) -> Explanation:

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.bind import Bound, bind
 from fusedops.distributed.classes import check_distributed, results_of_numbers
 from fusedops.distributed.columns import compute_type, local_part
-from fusedops.distributed.ready import make_all_ready
+from fusedops.distributed.ready import kinds_of, make_all_ready
 from fusedops.distributed.shards import check_order, first_index
 from fusedops.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["explained", "linear_loss"]
 
@@ -163,13 +161,5 @@ def _make_ready(op: Any, here: LocalCall, x: DTensor, w: DTensor, given: Mapping
             found.append(bind(block, z.detach().requires_grad_(needs), operands, {}))
         return found
 
-    kind = (op.text, torch.is_grad_enabled(), *_described({"x": x, "w": w, **given}))
+    kind = (op.text, torch.is_grad_enabled(), *kinds_of({"x": x, "w": w, **given}))
     make_all_ready(op.name, x.device_mesh, kind, here.x.device, calls)
-
-
-def _described(tensors: Mapping[str, Any]) -> Sequence[Any]:
-    return [
-        (name, one.dtype, tuple(one.shape), tuple(one.placements), one.requires_grad)
-        for name, one in tensors.items()
-        if isinstance(one, DTensor)
-    ]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +18,7 @@ from fusedops.bind.bind import Bound, bind
 from fusedops.distributed.columns import compute_type, parts_here
 from fusedops.distributed.sharding import chosen, sums_of_operands
 from fusedops.distributed.shards import first_index, local_shape, located_placements
-
-if TYPE_CHECKING:
-    from fusedops.torch_ops.calls import OpCall
-
-__all__ = ["Move", "RowCall", "call_of_rows", "calls_of_columns"]
+from fusedops.torch_ops.calls import OpCall
 
 
 class Move(NamedTuple):
@@ -97,7 +93,8 @@ def calls_of_columns(call: OpCall) -> list[Bound]:
         of_part = {name: local[name] for name in parts.part.slots}
         calls.append(bind(parts.part, here, of_part, {"dtype": compute}))
     grad = torch.is_grad_enabled()
-    needs = grad and (here.requires_grad or any(map(_requires_grad, local.values())))
+    tensors = [one for one in (here, *local.values()) if isinstance(one, Tensor)]
+    needs = grad and any(one.requires_grad for one in tensors)
     made = torch.empty(here.shape, dtype=compute, device=here.device).requires_grad_(needs)
     row = torch.empty((*here.shape[:-1], 1), dtype=compute, device=here.device)
     row.requires_grad_(needs)
@@ -117,7 +114,3 @@ def _stand_in(value: Any, x: DTensor) -> Any:
     ]
     made = torch.empty(shape, dtype=value.dtype, device=x.to_local().device)
     return made.requires_grad_(value.requires_grad)
-
-
-def _requires_grad(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad

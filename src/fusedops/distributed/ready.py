@@ -13,29 +13,23 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from fusedops.bind.bind import bind
+from fusedops.bind.bind import Bound, bind
 from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import sharded_columns
 from fusedops.distributed.local_calls import call_of_rows, calls_of_columns
 from fusedops.errors import FusedOpsError
 from fusedops.run.prepare import build_kernels
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from fusedops.bind.bind import Bound
-    from fusedops.run.runnable import Runnable
-    from fusedops.torch_ops.calls import ForwardCall, OpCall
-
-__all__ = ["make_all_ready", "make_operator_ready", "make_ready"]
+from fusedops.run.runnable import Runnable
+from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 #: The kinds of calls that all ranks of a mesh, or of some process groups, are ready for. They make
 #: the same calls in the same order, so they forget alike, too.
@@ -85,7 +79,7 @@ def make_all_ready(
     device: torch.device,
     calls: Callable[[], Iterable[Bound]],
 ) -> None:
-    """The same for a call that is made of these plain ones, in which ranks exchange something.
+    """Build the kernels of these plain calls, and agree with the other ranks that all have theirs.
 
     Args:
         name: The op.
@@ -126,7 +120,7 @@ def make_operator_ready(
     trains: Sequence[str] | None,
     sizes: Sequence[int] | None,
 ) -> None:
-    """The same for an operator that runs in a graph, on this rank's part of the tensors.
+    """Build the kernels of an operator in a graph, and agree with the other ranks, as `make_ready`.
 
     The last three arguments are those of ``fusedops::forward_agreed``.
 
@@ -188,16 +182,17 @@ def _agree(
 
 def _kind(call: OpCall) -> tuple[Any, ...]:
     """What decides which kernels a call has and whether ranks exchange anything, on all ranks."""
-    tensors = tuple(
-        (name, one.dtype, tuple(one.shape), _placements(one), one.requires_grad)
-        for name, one in {"x": call.x, **call.operands}.items()
-        if isinstance(one, Tensor)
-    )
+    tensors = kinds_of({"x": call.x, **call.operands})
     draws = call.draws
     drawn_here = draws and call.options.get("generator") is None
     grad = torch.is_grad_enabled()
     return call.text, tuple(call.reduced), call.dtype, draws, drawn_here, grad, tensors
 
 
-def _placements(value: Tensor) -> tuple[Any, ...]:
-    return tuple(value.placements) if isinstance(value, DTensor) else ()
+def kinds_of(tensors: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of the tensors among these values decides which kernels a call has, on all ranks."""
+    return tuple(
+        (name, one.dtype, tuple(one.shape), getattr(one, "placements", ()), one.requires_grad)
+        for name, one in tensors.items()
+        if isinstance(one, Tensor)
+    )

@@ -23,9 +23,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._collective_utils import redistribute_cost
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -43,10 +44,6 @@ from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.distributed.shards import dims_that_count, never_sharded
 from fusedops.torch_ops.calls import BackwardCall, ForwardCall, Shapes
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
 
 __all__ = ["chosen", "register", "sums_of_operands"]
 
@@ -117,9 +114,8 @@ def _forward_strategy(schema: OpSchema) -> OpStrategy:
         raise NotImplementedError(f"{op.name}: a product has no strategy for distributed tensors")
     specs = _specs((call.x, call.tensors))
     x, *_ = specs
-    tables = _tables(op)
     operands = [
-        _Operand(one.shape, x.ndim, table=name in tables)
+        _Operand(one.shape, x.ndim, table=name in op.tables)
         for name, one in zip(("x", *call.names), specs, strict=True)
     ]
     named = dict(zip(("", *call.names), specs, strict=True))
@@ -145,7 +141,7 @@ def _backward_strategy(schema: OpSchema) -> OpStrategy:
     upstream, tensors = rest[: len(call.outputs)], rest[len(call.outputs) :]
     shapes = {name: shape for name, (_, shape) in Shapes.whole_of(call).items()}
     shapes.update((name, one.shape) for name, one in zip(call.names, tensors, strict=True))
-    rank, tables = len(shapes["x"]), _tables(op)
+    rank = len(shapes["x"])
     rows = [dim for dim in range(rank) if dim not in call.dim]
     # The forward pass has left the statistics where its x was.
     found = map(_dim_of, kept.placements)
@@ -157,12 +153,12 @@ def _backward_strategy(schema: OpSchema) -> OpStrategy:
         inputs = [like_row if name in op.statistics else like_x for name in call.outputs]
         inputs.append(like_row)
         inputs += [
-            _Operand(shapes.get(name, one.shape), rank, table=name in tables).placed(layout)
+            _Operand(shapes.get(name, one.shape), rank, table=name in op.tables).placed(layout)
             for name, one in zip(call.names, tensors, strict=True)
         ]
         if call.draw is not None:
             inputs.append([Replicate()] * len(layout))
-        wanted = [_Operand(shapes[name], rank, table=name in tables) for name in call.wanted]
+        wanted = [_Operand(shapes[name], rank, table=name in op.tables) for name in call.wanted]
         return inputs, [one.summed(layout) for one in wanted]
 
     assert len(upstream) == len(call.outputs)
@@ -198,11 +194,6 @@ def _strategy(
     return OpStrategy(found)
 
 
-def _tables(op: Declaration) -> set[str]:
-    """The operands that are looked up."""
-    return {*op.tables}
-
-
 def _layouts(
     op: Declaration,
     named: Mapping[str, DTensorSpec],
@@ -214,8 +205,7 @@ def _layouts(
 
     x's own comes first, so that it is taken where it costs nothing more.
     """
-    tables = _tables(op)
-    x, *_ = specs = [one for name, one in named.items() if name not in tables]
+    x, *_ = specs = [one for name, one in named.items() if name not in op.tables]
     if located:  # the call says where the shard lies, so x stays where it is
         return [tuple(map(_dim_of, x.placements))]
     fixed = {*dim} | dims_that_count(op, x.ndim, dim, draws) | never_sharded(op, x.ndim)
@@ -238,14 +228,14 @@ def chosen(
     located: bool,
 ) -> list[DTensorSpec]:
     """How a forward call takes x, the first, and its operands, by the choice that DTensor makes."""
-    tables, specs = _tables(op), [*named.values()]
+    specs = [*named.values()]
 
     def as_taken(layout: Layout) -> list[DTensorSpec]:
         rank = specs[0].ndim
         return [
             DTensorSpec(
                 one.mesh,
-                tuple(_Operand(one.shape, rank, table=name in tables).placed(layout)),
+                tuple(_Operand(one.shape, rank, table=name in op.tables).placed(layout)),
                 tensor_meta=one.tensor_meta,
             )
             for name, one in named.items()
@@ -259,13 +249,13 @@ def chosen(
 
 def sums_of_operands(op: Declaration, named: Mapping[str, DTensor], x: DTensorSpec) -> list[str]:
     """The tensors whose gradients are sums over ranks where x is taken as this spec says."""
-    tables, layout = _tables(op), tuple(map(_dim_of, x.placements))
+    layout = tuple(map(_dim_of, x.placements))
     return [
         name
         for name, one in named.items()
         if any(
             isinstance(to, Partial)
-            for to in _Operand(one.shape, x.ndim, table=name in tables).summed(layout)
+            for to in _Operand(one.shape, x.ndim, table=name in op.tables).summed(layout)
         )
     ]
 

@@ -8,29 +8,15 @@ Dynamo reads this module's Python. How the operators are computed on shards, `sh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.dimensions import read_positions
+from fusedops.declare.declaration import Declaration
 from fusedops.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from fusedops.declare.declaration import Declaration
-
-__all__ = [
-    "check_order",
-    "dims_that_count",
-    "first_index",
-    "local_shape",
-    "located",
-    "located_placements",
-    "never_sharded",
-    "shared_draw",
-]
 
 
 def check_order(name: str, tensors: Mapping[str, Any]) -> None:

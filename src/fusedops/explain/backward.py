@@ -65,7 +65,9 @@ class GradCall:
 
         The gradients of all outputs that can have one are taken to be given and contiguous.
         """
-        told = self._describe(target)
+        told = None
+        if not placing.columns_apart(self.bound):
+            told = self.gradient.describe(*described(self.bound, self.gradient), target)
         names = ", ".join(self.gradient.names)
         if told is None:
             return f"gradients of {names}, on dense copies"
@@ -102,11 +104,6 @@ class GradCall:
         for found in filter(None, (variant.cached() for variant in told.variants)):
             parts += found.remarks
         return "; ".join(parts)
-
-    def _describe(self, target: Target) -> Planned | None:
-        if placing.columns_apart(self.bound):
-            return None
-        return self.gradient.describe(*described(self.bound, self.gradient), target)
 
 
 def _of_channels(told: Planned, one: Occurrence) -> str:

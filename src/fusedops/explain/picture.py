@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fusedops.functors import Functor
+from fusedops.functors import Functor
 
 __all__ = ["Bar", "Picture", "as_html", "chain_bars", "declaration_html"]
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fusedops.declare.declaration import Declaration
 from fusedops.errors import counted
 from fusedops.explain.picture import Bar, Picture, as_html, chain_bars
 from fusedops.functors import Functor
 from fusedops.schedule.row_schedule import Schedule
-
-if TYPE_CHECKING:
-    from fusedops.declare.declaration import Declaration
 
 #: The state of a variant: in this process, in the cache on disk, or not built yet.
 Cached: TypeAlias = 'Literal["loaded", "on disk", "to be built"]'

@@ -262,7 +262,13 @@ def _head(name: str, op: RowOp, target: Target, passes: list[ExportedPass]) -> s
     lines = [
         f"{name}: made by fusedops {__version__} (fusedops export); do not edit.",
         "",
-        *_wrapped(op.declaration, indent="  "),
+        *textwrap.wrap(
+            op.declaration,
+            96,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        ),
         "",
         "Signature: beside each parameter of the functions below. Tensors are dense unless",
         "strides, counted in elements, say otherwise.",
@@ -303,9 +309,3 @@ def _rows(one: ExportedPass) -> list[str]:
             f"Sums over fewer than {one.fewest} rows may differ from the op's in the last bit."
         )
     return lines
-
-
-def _wrapped(declaration: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        declaration, 96, initial_indent=indent, subsequent_indent=indent * 2, break_on_hyphens=False
-    )

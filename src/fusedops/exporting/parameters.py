@@ -95,7 +95,8 @@ class Parameters:
     def used(self, patches: Collection[Patch]) -> tuple[Parameter, ...]:
         """The parameters that patches refer to: inputs as they came, the draw, outputs."""
         drawn = any(kind == _runtime.SEED for _, kind, _ in patches)
-        read = {source for _, kind, source in patches if _is_input(kind)}
+        others = (_runtime.OUTPUT, _runtime.SEED, _runtime.OFFSET)
+        read = {source for _, kind, source in patches if kind not in others}
         draw = [
             Parameter("uint64_t", "seed", "of the dropout mask", "draw"),
             Parameter("uint64_t", "offset", "of the dropout mask", "draw"),
@@ -129,10 +130,6 @@ class Parameters:
             name += "_"
         self._taken.add(name)
         return name
-
-
-def _is_input(kind: int) -> bool:
-    return kind not in (_runtime.OUTPUT, _runtime.SEED, _runtime.OFFSET)
 
 
 def _element(dtype: torch.dtype) -> str:

@@ -9,7 +9,7 @@ parameter, and what follows from it is an expression in place of a number.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,12 +28,10 @@ from fusedops.plan.reading import ANY_ROWS, EXACT
 from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.plan.second_stage import argument_of
 from fusedops.plan.wanted_gradients import WantedGradients
+from fusedops.row_op import RowOp
 from fusedops.run.gradient import Gradient, described
 from fusedops.schedule.backward import resident_rows
 from fusedops.schedule.row_partition import HOST_SLICE
-
-if TYPE_CHECKING:
-    from fusedops.row_op import RowOp
 
 _HELPERS = "exported::"
 
@@ -321,7 +319,7 @@ def _blocks(slices: str, of_block: int, apart: int) -> str:
 
 
 def _cut(planned: Planned, target: Target) -> str:
-    """As `row_partition.cut` does with rows of one dimension."""
+    """The slices of rows of one dimension, an expression: what `row_partition.cut` computes."""
     tile = planned.tile
     if tile is None:
         most = f"{_HELPERS}host_slices(rows, {_fewest_rows(planned)})"
@@ -343,7 +341,7 @@ def _fewest(planned: Planned) -> int:
 
 
 def _fewest_rows(planned: Planned) -> int:
-    """Of a slice on a CPU."""
+    """The fewest rows of a slice on a CPU."""
     return -(-HOST_SLICE // planned.geometry.columns)
 
 

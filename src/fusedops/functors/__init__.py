@@ -12,11 +12,12 @@ May import: errors.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusedops.functors import base, coordinates, fields, shipped
+from fusedops.functors import base, coordinates, fields, operands, shipped
 from fusedops.functors.arithmetic import AddedBias as AddedBias
 from fusedops.functors.base import *
 from fusedops.functors.coordinates import *
 from fusedops.functors.fields import *
+from fusedops.functors.operands import *
 from fusedops.functors.shipped import *
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ else:
         *coordinates.__all__,
         *fields.__all__,
         *shipped.__all__,
+        *operands.__all__,
         "DynamicQuantize",
         "cpp_functor",
         "functor",

@@ -5,19 +5,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Collection, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
-from fusedops.functors.fields import check_flag, check_name, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.base import Functor
+from fusedops.functors.fields import Named, shown
+from fusedops.functors.operands import Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = [
     "GELU",
@@ -46,7 +45,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 
 #: Each activation in torch, and the C++ struct of the same meaning in functor/activation.cuh.
-_ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "silu": (functional.silu, "Silu"),
     "gelu": (_gelu, "Gelu"),
     "gelu_tanh": (_gelu_tanh, "GeluTanh"),
@@ -71,11 +70,11 @@ class Activation(Functor):
         raise NotImplementedError
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        return _ACTIVATIONS[self.word][0](x)
+        return ACTIVATIONS[self.word][0](x)
 
     def emit(self, writer: Writer) -> str:
         writer.constant(0)
-        return f"Activation<{_ACTIVATIONS[self.word][1]}>"
+        return f"Activation<{ACTIVATIONS[self.word][1]}>"
 
     __repr__ = shown
 
@@ -187,8 +186,8 @@ class Tanh(Activation):
     word = "tanh"
 
 
-@dataclasses.dataclass(frozen=True)
-class LeakyReLU(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeakyReLU(Named):
     """The leaky rectified linear unit: ``x`` where x > 0, else ``x * slope``; PReLU's as well.
 
     In a LOAD or a STORE, of any shape and floating dtype; in C++ ``leaky_relu(slope)``.
@@ -210,15 +209,9 @@ class LeakyReLU(Functor):
 
     slope: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"slope": Role.VALUE}
     header: ClassVar[str] = "activation.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "slope", self.slope)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.slope, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         slope = torch.as_tensor(chain.value(self.slope), dtype=x.dtype, device=x.device)
@@ -227,30 +220,20 @@ class LeakyReLU(Functor):
     def emit(self, writer: Writer) -> str:
         return f"LeakyRelu<{writer.operand(self.slope)}>"
 
-    __repr__ = shown
 
-
-#: Those that take no argument, by the word that `Gate` has for them.
-_PLAIN: dict[str, Callable[[], Functor]] = {
-    "silu": SiLU,
-    "gelu": GELU,
-    "sigmoid": Sigmoid,
-    "tanh": Tanh,
-    "relu": ReLU,
-    "squared_relu": SquaredReLU,
+_NAMED = {
+    one.word: one
+    for one in (SiLU(), GELU(), GELU("tanh"), Sigmoid(), Tanh(), ReLU(), SquaredReLU())
 }
 
 
 def activation_named(word: str) -> Functor | None:
     """The functor of an activation that `Gate` calls so; None where there is none."""
-    if word == "gelu_tanh":
-        return GELU("tanh")
-    made = _PLAIN.get(word)
-    return None if made is None else made()
+    return _NAMED.get(word)
 
 
-@dataclasses.dataclass(frozen=True)
-class Softcap(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Softcap(Named):
     """Cap smoothly: ``cap * tanh(x / cap)``, as the logits of Gemma 2 and Grok are.
 
     An element of value -inf becomes -cap, so where a row is masked, let a mask of the LOAD do it,
@@ -273,15 +256,9 @@ class Softcap(Functor):
 
     cap: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"cap": Role.VALUE}
     header: ClassVar[str] = "softcap.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "cap", self.cap)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.cap, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         cap = chain.value(self.cap)
@@ -290,11 +267,9 @@ class Softcap(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Softcap<{writer.operand(self.cap)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Gate(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Gate(Named):
     """Gate: ``x * act(gate)``, or ``act(x) * gate`` with ``of="value"``.
 
     In a LOAD or a STORE of RMSNorm this is the gated norm of Mamba 2, before or after the norm.
@@ -323,14 +298,14 @@ class Gate(Functor):
     activation: str = "silu"
     of: str = "gate"
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"gate": Role.VALUE}
     header: ClassVar[str] = "gate.cuh"
     elementwise: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_name(self, "gate", self.gate)
-        check_flag(self, "optional")
-        for field, known in (("activation", tuple(_ACTIVATIONS)), ("of", ("gate", "value"))):
+        super().__post_init__()
+        for field, known in (("activation", tuple(ACTIVATIONS)), ("of", ("gate", "value"))):
             if getattr(self, field) not in known:
                 cure = "; any other activation is a functor of your own, by fusedops.functor"
                 raise ValueError(
@@ -338,11 +313,8 @@ class Gate(Functor):
                     f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"
                 )
 
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.gate, Role.VALUE),)
-
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
-        function = _ACTIVATIONS[self.activation][0]
+        function = ACTIVATIONS[self.activation][0]
         gate = torch.as_tensor(chain.value(self.gate), dtype=x.dtype, device=x.device)
         return function(x) * gate if self.of == "value" else x * function(gate)
 
@@ -352,6 +324,4 @@ class Gate(Functor):
     def emit(self, writer: Writer) -> str:
         of_value = str(self.of == "value").lower()
         gate = writer.operand(self.gate)
-        return f"Gate<{gate}, {_ACTIVATIONS[self.activation][1]}, {of_value}>"
-
-    __repr__ = shown
+        return f"Gate<{gate}, {ACTIVATIONS[self.activation][1]}, {of_value}>"

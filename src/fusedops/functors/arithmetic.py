@@ -5,23 +5,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.functors.base import Functor, Operand, Reads, Role
-from fusedops.functors.fields import check_dtype, check_flag, check_name, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.base import Functor
+from fusedops.functors.fields import Named, check_dtype, check_flag, check_name, shown
+from fusedops.functors.operands import Operand, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Affine", "Bias", "Cast", "Scale"]
 
 
-@dataclasses.dataclass(frozen=True)
-class AddedBias(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class AddedBias(Named):
     """A bias that x has in it already: x as it is, with the gradient of ``Bias``.
 
     No declaration of a user names it. An op with a product whose STORE begins with a ``Bias`` runs
@@ -32,14 +31,9 @@ class AddedBias(Functor):
     """
 
     bias: str
+    roles: ClassVar[Mapping[str, Role]] = {"bias": Role.VALUE}
     header: ClassVar[str] = "added_bias.cuh"
     is_affine: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "bias", self.bias)
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.bias, Role.VALUE),)
 
     @property
     def has_added(self) -> str | None:
@@ -57,11 +51,9 @@ class AddedBias(Functor):
     def emit(self, writer: Writer) -> str:
         return f"AddedBias<{writer.operand(self.bias)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Scale(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Scale(Named):
     """Multiply: ``x * scale``. Masked elements stay masked whatever the scale.
 
     Args:
@@ -81,16 +73,10 @@ class Scale(Functor):
 
     scale: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"scale": Role.VALUE}
     header: ClassVar[str] = "scale.cuh"
     elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "scale", self.scale)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.scale, Role.VALUE),)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return x * chain.value(self.scale)
@@ -101,11 +87,9 @@ class Scale(Functor):
     def emit(self, writer: Writer) -> str:
         return f"Scale<{writer.operand(self.scale)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Bias(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Bias(Named):
     """Add: ``x + bias``.
 
     Args:
@@ -124,16 +108,10 @@ class Bias(Functor):
 
     bias: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"bias": Role.VALUE}
     header: ClassVar[str] = "bias.cuh"
     elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "bias", self.bias)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.bias, Role.VALUE),)
 
     @property
     def adds(self) -> str | None:
@@ -147,8 +125,6 @@ class Bias(Functor):
 
     def emit(self, writer: Writer) -> str:
         return f"Bias<{writer.operand(self.bias)}>"
-
-    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,25 +5,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
-from fusedops.functors.fields import check_flag, check_name, shown
+from fusedops.functors.fields import Named
 from fusedops.functors.masks import Positioned
-from fusedops.functors.protocols import TableOf
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.operands import Reads, Role
+from fusedops.functors.protocols import Chain, TableOf, Writer
 
 __all__ = ["Alibi", "Gather"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Gather(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Gather(Named):
     """``x + table[index]``: a bias of x's shape looked up in a small table.
 
     It is T5's bias by bucket and Swin's by relative position: neither the bias nor the index is
@@ -59,20 +56,16 @@ class Gather(Functor):
     index: str
     dim: int | None = -3
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"table": Role.TABLE, "index": Role.IDS}
     header: ClassVar[str] = "gather.cuh"
 
     def __post_init__(self) -> None:
-        check_name(self, "table", self.table)
-        check_name(self, "index", self.index)
-        check_flag(self, "optional")
+        super().__post_init__()
         if self.dim is not None and (not isinstance(self.dim, int) or isinstance(self.dim, bool)):
             raise TypeError(
                 f"Gather: dim must be an int, a dimension of x, or None for a table of one "
                 f"dimension, got {shortened(self.dim)}"
             )
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.table, Role.TABLE), Operand(self.index, Role.IDS))
 
     @property
     def tables(self) -> tuple[TableOf, ...]:
@@ -96,11 +89,9 @@ class Gather(Functor):
         table = writer.table(self.table)
         return f"Gather<{table}, {writer.operand(self.index)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Alibi(Positioned):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Alibi(Named, Positioned):
     """Attention with linear biases: ``x - slope * |q' - k|`` for query q and key k.
 
     ``q' = q + offset``, and ``q + offset + keys - queries`` with ``align="bottom-right"``. Queries
@@ -132,15 +123,12 @@ class Alibi(Positioned):
     align: str = "top-left"
     offset: int = 0
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"slopes": Role.ROW}
     header: ClassVar[str] = "alibi.cuh"
 
     def __post_init__(self) -> None:
-        check_name(self, "slopes", self.slopes)
-        check_flag(self, "optional")
+        super().__post_init__()
         self.check_position()
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.slopes, Role.ROW),)
 
     def gradients(self) -> tuple[str | None, ...]:
         return (self.slopes,)
@@ -156,5 +144,3 @@ class Alibi(Positioned):
         query = writer.query_map()
         writer.constant(self.shift(writer.queries, writer.columns) + writer.first_query)
         return f"Alibi<{slopes}, {query}>"
-
-    __repr__ = shown

@@ -8,17 +8,15 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from fusedops.errors import UnsupportedError
 from fusedops.functors.definition import GRADIENT, RESERVED, VALUE, Program, names
+from fusedops.functors.protocols import Chain
 from fusedops.functors.trace import Traced
 from fusedops.functors.user import UserFunctor, make_class
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain
 
 __all__ = ["cpp_functor"]
 

@@ -95,7 +95,7 @@ class Program(NamedTuple):
         return names(*results, *(step.text for step in self.leading_to(results)))
 
     def gradient_reads(self, wanted: Collection[int]) -> set[str]:
-        """The same for the gradients of the input and of the operands with these numbers."""
+        """The inputs that the gradients of x and of the operands with these numbers depend on."""
         return self.reads([self.gradients[0], *(self.gradients[1 + k] for k in wanted)])
 
 

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_name, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.operands import Operand, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Dropout"]
 

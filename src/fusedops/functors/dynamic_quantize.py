@@ -7,20 +7,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import BLOCK_LAYOUTS, WHOLE_ROW, Functor, Operand, Reads, Role, Stream
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_flag, check_name, check_stream, shown
-from fusedops.functors.quantize import EIGHT_BITS
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
-
-__all__ = ["DynamicQuantize"]
+from fusedops.functors.operands import (
+    BLOCK_LAYOUTS,
+    EIGHT_BITS,
+    WHOLE_ROW,
+    Operand,
+    Reads,
+    Role,
+    Stream,
+)
+from fusedops.functors.protocols import Chain, Writer
 
 _BLOCKS = (16, 32, 64, 128)
 
@@ -258,8 +262,7 @@ class DynamicQuantize(Functor):
             f"{rounded}>"
         )
 
-    def __repr__(self) -> str:
-        return shown(self)
+    __repr__ = shown
 
 
 def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:

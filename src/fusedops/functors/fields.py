@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Repr and validation of a functor's fields."""
+"""Repr and validation of a functor's fields; `Named`, whose fields name its operands."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import ctypes
 import dataclasses
 import keyword
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
 from fusedops.errors import shortened
+from fusedops.functors.base import Functor
+from fusedops.functors.operands import FLOATING, Operand, Role
 
 __all__ = [
     "check_dtype",
@@ -69,11 +72,10 @@ def check_stream(functor: object, field: str, name: object) -> None:
 
 def check_dtype(functor: object, field: str, dtype: object) -> None:
     """Raise TypeError unless this is a floating dtype that kernels write."""
-    known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    if not isinstance(dtype, torch.dtype) or dtype not in known:
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
+        known = ", ".join(map(str, FLOATING))
         raise TypeError(
-            f"{type(functor).__name__}: {field} must be one of {', '.join(map(str, known))}, got "
-            f"{shortened(dtype)}"
+            f"{type(functor).__name__}: {field} must be one of {known}, got {shortened(dtype)}"
         )
 
 
@@ -98,3 +100,23 @@ def is_finite(value: object) -> bool:
 def rounded(value: float, compute: str) -> float:
     """A constant rounded to the compute type; infinite, as in torch, beyond the largest float."""
     return ctypes.c_float(value).value if compute == "float" else value
+
+
+class Named(Functor):
+    """Base of functors that have a field for the name of each operand, and may have `optional`.
+
+    Attributes:
+        roles: The role of each operand by its field, in the order of the C++ struct's members.
+    """
+
+    roles: ClassVar[Mapping[str, Role]]
+
+    def __post_init__(self) -> None:
+        for field in self.roles:
+            check_name(self, field, getattr(self, field))
+        check_flag(self, "optional")
+
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(Operand(getattr(self, field), role) for field, role in self.roles.items())
+
+    __repr__ = shown

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from fusedops.errors import UnsupportedError
+from fusedops.functors.admission import CURE, check
 from fusedops.functors.definition import COMPUTE, TRUTH, Step
 from fusedops.functors.integers import (
     CONSTANT,
@@ -46,17 +47,9 @@ from fusedops.functors.pointwise import (
     literal,
 )
 
-_CURE = (
-    "compute it outside and pass the result as an operand, or give the functor as C++ with "
-    "fusedops.cpp_functor"
-)
-
 
 class _Number(float):
     """A number that is an argument of an operation, with its C++ text."""
-
-    def __str__(self) -> str:
-        return literal(self)
 
     def __format__(self, spec: str) -> str:
         return literal(self)
@@ -135,12 +128,12 @@ class _Lowering:
             return memory[node.args[0]][node.args[1]]  # type: ignore[index]
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
-            self.refuse(str(target), f"is no operation of torch's; {_CURE}")
+            self.refuse(str(target), f"is no operation of torch's; {CURE}")
         arguments = _bound(target, node)
         full = target.overloadpacket.__name__
         writes = target._schema.is_mutable
         name = full[:-1] if writes and full.endswith("_") else full
-        self.check(target, node, name)
+        check(self.title, self.shape, node, name)
         if name in EMPTY:
             return Memory(None)
         given = {key: memory[v] if isinstance(v, fx.Node) else v for key, v in arguments.items()}
@@ -251,7 +244,7 @@ class _Lowering:
         return found
 
     def copied(self, node: fx.Node, source: Memory, value: Tensor, kind: str) -> str:
-        """The same value; a conversion from double to float rounds, where Compute is double."""
+        """The text of a copy; a conversion from double to float rounds, where Compute is double."""
         if kind == WHOLE and value.dtype != torch.int64:
             self.refuse(
                 f"{node.target}",
@@ -283,7 +276,7 @@ class _Lowering:
         if name not in SPELLINGS:
             self.refuse(
                 f"{target.overloadpacket} ({target})",
-                f"has a spelling in C++ for integer operands and positions alone; {_CURE}",
+                f"has a spelling in C++ for integer operands and positions alone; {CURE}",
             )
         spelling = SPELLINGS[name]
         read = _Recorded(texts)
@@ -293,7 +286,7 @@ class _Lowering:
             if key in read.used or key in IDLE or isinstance(value, Memory):
                 continue
             if value is not None and value != argument.default_value:
-                self.refuse(f"aten.{name}", f"with {key}={value!r} has no spelling here; {_CURE}")
+                self.refuse(f"aten.{name}", f"with {key}={value!r} has no spelling here; {CURE}")
         return f"({text}) != 0" if logical and name not in PREDICATES else text
 
     def number(self, value: float) -> _Number:
@@ -304,47 +297,6 @@ class _Lowering:
                 "does not fit the compute type where that is float; torch.inf does",
             )
         return number
-
-    def check(self, target: Any, node: fx.Node, name: str) -> None:
-        """Refuse an operation that does not work on one element at a time."""
-        called = f"{target.overloadpacket} ({target})"
-        if torch.Tag.nondeterministic_seeded in target.tags:
-            self.refuse(called, "draws random numbers; the functor for that is fusedops.Dropout")
-        if name not in (*SPELLINGS, *DIVISIONS) and name not in SAME | COPIES | EMPTY:
-            pointwise = torch.Tag.pointwise in target.tags
-            why = (
-                "is pointwise, but has no spelling in C++ here"
-                if pointwise
-                else "is not pointwise: a functor sees one element at a time"
-            )
-            self.refuse(called, f"{why}; {_CURE}")
-        values = node.meta.get("val")
-        for value in values if isinstance(values, (tuple, list)) else [values]:
-            if not isinstance(value, Tensor):
-                self.refuse(called, f"makes no tensor; {_CURE}")
-            if tuple(value.shape) != self.shape and value.numel() != 1:
-                self.refuse(
-                    called,
-                    f"makes shape {tuple(value.shape)} of {self.shape}: a functor sees one element "
-                    f"at a time; {_CURE}",
-                )
-            if value.dtype in (torch.float16, torch.bfloat16):
-                self.refuse(called, f"rounds to {value.dtype}; the functor for that: fusedops.Cast")
-            if value.dtype.is_floating_point and value.dtype not in (torch.float32, torch.float64):
-                self.refuse(called, f"rounds to {value.dtype}, which no functor does; {_CURE}")
-            if value.dtype.is_complex:
-                self.refuse(called, f"makes complex numbers; {_CURE}")
-            if str(target) == "aten.view.dtype":
-                self.refuse(called, f"reads bits as another type; {_CURE}")
-            if name in COPIES and is_integer(value.dtype):
-                source = node.args[0]
-                dtype = source.meta["val"].dtype if isinstance(source, fx.Node) else None
-                if dtype is not None and dtype.is_floating_point:
-                    self.refuse(
-                        called,
-                        f"makes {value.dtype} of {dtype}; write torch.trunc, torch.floor or "
-                        "torch.round of the value in its place, which keep the dtype",
-                    )
 
 
 class _Recorded(dict[str, Any]):

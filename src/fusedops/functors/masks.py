@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Place, Reads, Role
-from fusedops.functors.fields import check_flag, check_name, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.base import Functor
+from fusedops.functors.fields import Named, check_flag
+from fusedops.functors.operands import Place, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Causal", "Lengths", "Mask", "Segments", "Window"]
 
@@ -78,8 +77,8 @@ class _Masking(Functor):
         return Reads(False, ())
 
 
-@dataclasses.dataclass(frozen=True)
-class Mask(_Masking):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Mask(Named, _Masking):
     """``x.masked_fill(mask, -inf)``, by selection: what lies under the mask cannot leak.
 
     True is masked out, as by torch's ``masked_fill`` and ``key_padding_mask``. It takes part with
@@ -105,16 +104,13 @@ class Mask(_Masking):
     mask: str
     keep: bool = False
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"mask": Role.FLAGS}
     header: ClassVar[str] = "mask.cuh"
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_name(self, "mask", self.mask)
-        check_flag(self, "optional")
+        super().__post_init__()
         check_flag(self, "keep")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.mask, Role.FLAGS),)
 
     def masked(self, chain: Chain) -> Tensor:
         flags: Tensor = chain.tensor(self.mask)
@@ -122,8 +118,6 @@ class Mask(_Masking):
 
     def emit(self, writer: Writer) -> str:
         return f"Mask<{writer.operand(self.mask)}, {str(self.keep).lower()}>"
-
-    __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +233,8 @@ class Window(_Masking, Positioned):
         return f"Window<{query}>"
 
 
-@dataclasses.dataclass(frozen=True)
-class Lengths(_Masking):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Lengths(Named, _Masking):
     """Each row keeps its first n columns: ``k < n``. Others are masked and not loaded.
 
     Args:
@@ -260,15 +254,9 @@ class Lengths(_Masking):
 
     lengths: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"lengths": Role.COUNT}
     header: ClassVar[str] = "lengths.cuh"
     bounds: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "lengths", self.lengths)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.lengths, Role.COUNT),)
 
     def on_columns(self, place: Place) -> Functor:
         return self  # its operand counts
@@ -280,11 +268,9 @@ class Lengths(_Masking):
     def emit(self, writer: Writer) -> str:
         return f"Lengths<{writer.operand(self.lengths)}>"
 
-    __repr__ = shown
 
-
-@dataclasses.dataclass(frozen=True)
-class Segments(_Masking):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Segments(Named, _Masking):
     """Keep the elements whose query and key are of the same segment; the others are masked.
 
     Several sequences packed into one row attend each to itself: ``queries == keys``, compared as
@@ -314,16 +300,9 @@ class Segments(_Masking):
     queries: str
     keys: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    roles: ClassVar[Mapping[str, Role]] = {"queries": Role.ROW_IDS, "keys": Role.KEY_IDS}
     header: ClassVar[str] = "segments.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_name(self, "queries", self.queries)
-        check_name(self, "keys", self.keys)
-        check_flag(self, "optional")
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.queries, Role.ROW_IDS), Operand(self.keys, Role.KEY_IDS))
 
     def masked(self, chain: Chain) -> Tensor:
         queries: Tensor = chain.tensor(self.queries)
@@ -333,5 +312,3 @@ class Segments(_Masking):
     def emit(self, writer: Writer) -> str:
         queries = writer.operand(self.queries)
         return f"Segments<{queries}, {writer.operand(self.keys)}>"
-
-    __repr__ = shown

@@ -42,7 +42,7 @@ _INTEGER_SPELLINGS = {
     "fill": "{value}",
 }
 
-#: Comparisons of integers: their C++.
+#: Comparisons, of integers and of floating point: their C++.
 COMPARISONS = {
     name: f"{{self}} {sign} {{other}}"
     for name, sign in zip(
@@ -53,8 +53,8 @@ COMPARISONS = {
 #: Divisions of integers, by constants other than 0.
 DIVISIONS = ("floor_divide", "div", "remainder")
 
-#: Exponents of powers that are products.
-_POWERS = (1, 2, 3, 4)
+#: Exponents up to this are products; what is larger loses digits that a library's pow keeps.
+_LARGEST_POWER = 4
 
 #: The names of arguments that are truth values.
 CONDITIONS = ("condition", "mask")
@@ -82,13 +82,8 @@ def integer_text(name: str, given: Mapping[str, Any]) -> str | None:
             second = f"whole::mul({integer_literal(given['alpha'])}, {second})"
         return f"whole::{'add' if name == 'add' else 'sub'}({first}, {second})"
     if name in ("clamp", "clamp_min", "clamp_max"):
-        text = str(given["self"])
-        if given.get("min") is not None:
-            text = f"whole::maximum({text}, {given['min']})"
-        if given.get("max") is not None:
-            text = f"whole::minimum({text}, {given['max']})"
-        return text
-    if name == "pow" and given["exponent"] in _POWERS:
+        return _clamp(given, "whole")
+    if name == "pow" and given["exponent"] in range(1, _LARGEST_POWER + 1):
         text = str(given["self"])
         for _ in range(given["exponent"] - 1):
             text = f"whole::mul({text}, {given['self']})"
@@ -121,9 +116,6 @@ def _sum(sign: str, first: str = "self", second: str = "other") -> Spelling:
     return text_of
 
 
-#: Exponents up to this are products; what is larger loses digits that a library's pow keeps.
-_LARGEST_POWER = 4
-
 #: The smallest normal float, of a divisor and of its reciprocal.
 _SMALLEST = 2.0**-126
 
@@ -151,12 +143,12 @@ def _div(given: Mapping[str, Any]) -> str:
     return f"{given['self']} / {_text(by)}"
 
 
-def _clamp(given: Mapping[str, Any]) -> str:
-    text = str(given["self"])
+def _clamp(given: Mapping[str, Any], space: str = "pointwise") -> str:
+    text = _text(given["self"])
     if given.get("min") is not None:
-        text = f"pointwise::maximum({text}, {_text(given['min'])})"
+        text = f"{space}::maximum({text}, {_text(given['min'])})"
     if given.get("max") is not None:
-        text = f"pointwise::minimum({text}, {_text(given['max'])})"
+        text = f"{space}::minimum({text}, {_text(given['max'])})"
     return text
 
 
@@ -185,12 +177,7 @@ SPELLINGS: dict[str, Spelling] = {
     "pow": _pow,
     "lerp": "pointwise::lerp({self}, {end}, {weight})",
     # comparisons and choices
-    "eq": "{self} == {other}",
-    "ne": "{self} != {other}",
-    "lt": "{self} < {other}",
-    "le": "{self} <= {other}",
-    "gt": "{self} > {other}",
-    "ge": "{self} >= {other}",
+    **COMPARISONS,
     "isnan": "pointwise::is_nan({self})",
     "isinf": "pointwise::fabs({self}) == infinity<Compute>()",
     "where": "{condition} ? {self} : {other}",
@@ -263,7 +250,7 @@ SPELLINGS: dict[str, Spelling] = {
 LOGICAL = frozenset(name for name in SPELLINGS if name.startswith(("logical_", "bitwise_")))
 
 #: Their results are truth values.
-PREDICATES = LOGICAL | frozenset(["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"])
+PREDICATES = LOGICAL | COMPARISONS.keys() | {"isnan", "isinf"}
 
 #: The result is the same tensor as the argument, in the same shape: what is written to one is in
 #: the other.

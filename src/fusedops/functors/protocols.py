@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chain", "TableOf", "Writer"]
-
 
 class TableOf(NamedTuple):
     """A table that a functor looks up.

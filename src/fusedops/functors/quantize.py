@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import check_name, check_stream, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.operands import EIGHT_BITS, Operand, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Quantize"]
-
-EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)

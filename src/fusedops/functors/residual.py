@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role, Stream
+from fusedops.functors.base import Functor
 from fusedops.functors.fields import (
     check_dtype,
     check_flag,
@@ -22,9 +22,8 @@ from fusedops.functors.fields import (
     rounded,
     shown,
 )
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.operands import Operand, Reads, Role, Stream
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Residual", "Save", "Tap"]
 
@@ -127,7 +126,23 @@ class Residual(Functor):
 
 
 @dataclasses.dataclass(frozen=True)
-class Save(Functor):
+class _Output(Functor):
+    """Base of the functors that write the value as an output, and do nothing else."""
+
+    name: str
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        check_stream(self, "name", self.name)
+        if self.dtype is not None:
+            check_dtype(self, "dtype", self.dtype)
+
+    def reads(self, wanted: Collection[str]) -> Reads:
+        return Reads(False, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Save(_Output):
     """Save the value as an output, of x's shape; the chain goes on with it as it was rounded.
 
     This is what `Residual` with ``save=`` does, without a residual: the first layer of a network
@@ -147,16 +162,9 @@ class Save(Functor):
     tensor([[3., 6.]], dtype=torch.float64)
     """
 
-    name: str
-    dtype: torch.dtype | None = None
     header: ClassVar[str] = "save.cuh"
     elementwise: ClassVar[bool] = True
     is_affine: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_stream(self, "name", self.name)
-        if self.dtype is not None:
-            check_dtype(self, "dtype", self.dtype)
 
     @property
     def saves(self) -> Stream:
@@ -165,15 +173,12 @@ class Save(Functor):
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return chain.save(self.name, x)
 
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())
-
     def emit(self, writer: Writer) -> str:
         return f"Save<{writer.output(self.name)}, {writer.output_gradient(self.name)}>"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tap(Functor):
+class Tap(_Output):
     """Return the value at this place of a STORE as a further output; the chain goes on with it.
 
     Before a `Dropout` it gives the probabilities of a softmax, or the result of a norm before its
@@ -195,14 +200,7 @@ class Tap(Functor):
     SoftmaxResult(y=tensor([[0., 0.]]), probs=tensor([[0.5000, 0.5000]]))
     """
 
-    name: str
-    dtype: torch.dtype | None = None
     header: ClassVar[str] = "tap.cuh"
-
-    def __post_init__(self) -> None:
-        check_stream(self, "name", self.name)
-        if self.dtype is not None:
-            check_dtype(self, "dtype", self.dtype)
 
     @property
     def taps(self) -> Stream:
@@ -211,9 +209,6 @@ class Tap(Functor):
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         chain.tap(self.name, x)
         return x
-
-    def reads(self, wanted: Collection[str]) -> Reads:
-        return Reads(False, ())
 
     def emit(self, writer: Writer) -> str:
         return f"Tap<{writer.output(self.name)}, {writer.output_gradient(self.name)}>"

@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
-from fusedops.functors.fields import check_flag, check_name, shown
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
+from fusedops.functors.fields import Named, check_flag
+from fusedops.functors.operands import Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 
 __all__ = ["Rotate"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Rotate(Functor):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Rotate(Named):
     """Rotary position embedding: turn each pair of columns of a row by an angle of its own.
 
     Of a row's first ``dims`` columns, i and ``i + dims / 2`` are a pair, as in Llama, or with
@@ -65,13 +63,13 @@ class Rotate(Functor):
     sin: str
     interleaved: bool = False
     dims: int | None = None
+    roles: ClassVar[Mapping[str, Role]] = {"cos": Role.TABLE, "sin": Role.TABLE}
     header: ClassVar[str] = "rotate.cuh"
     pairs: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_name(self, "cos", self.cos)
-        check_name(self, "sin", self.sin)
+        super().__post_init__()
         check_flag(self, "interleaved")
         dims = self.dims
         if dims is not None and (not isinstance(dims, int) or isinstance(dims, bool)):
@@ -84,9 +82,6 @@ class Rotate(Functor):
                 f"Rotate: dims must be an even number of columns above 0, or None for all, got "
                 f"{dims}"
             )
-
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.cos, Role.TABLE), Operand(self.sin, Role.TABLE))
 
     def gradients(self) -> tuple[str | None, ...]:
         return (None, None)
@@ -172,5 +167,3 @@ class Rotate(Functor):
         given = (self.interleaved, shared, dims == writer.columns)
         flags = ", ".join(str(one).lower() for one in given)
         return f"Rotate<{cos}, {sin}, {dims // 2}, {flags}>"
-
-    __repr__ = shown

@@ -8,16 +8,6 @@ the module that defines it.
 
 from typing import TYPE_CHECKING
 
-from fusedops.functors import (
-    activations,
-    arithmetic,
-    biases,
-    dropout,
-    masks,
-    quantize,
-    residual,
-    rotate,
-)
 from fusedops.functors.activations import *
 from fusedops.functors.arithmetic import *
 from fusedops.functors.biases import *
@@ -28,17 +18,4 @@ from fusedops.functors.residual import *
 from fusedops.functors.rotate import *
 
 if not TYPE_CHECKING:  # type checkers follow the imports, but cannot compute a list
-    __all__ = [
-        name
-        for module in (
-            activations,
-            arithmetic,
-            biases,
-            dropout,
-            masks,
-            quantize,
-            residual,
-            rotate,
-        )
-        for name in module.__all__
-    ]
+    __all__ = [name for name, one in globals().items() if isinstance(one, type)]

@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["FUNCTORS", "activation_of", "for_functor", "made_into_functor"]
-
 #: The functor to declare, by the name of the argument that other libraries have in its place.
 FUNCTORS = {
     "scale": "Scale('scale')",

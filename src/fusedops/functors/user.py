@@ -9,22 +9,19 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
-from fusedops.functors.base import Functor, Operand, Reads, Role
+from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
+from fusedops.functors.operands import Operand, Reads, Role
+from fusedops.functors.protocols import Chain, Writer
 from fusedops.functors.suggestions import made_into_functor
 from fusedops.functors.trace import Traced, trace, with_positions
-
-if TYPE_CHECKING:
-    from fusedops.functors.protocols import Chain, Writer
-
-__all__ = ["UserFunctor", "functor"]
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -218,7 +215,7 @@ class UserFunctor(Functor):
         return trace(type(self).__name__, self._of_operands(), self._whole())
 
     def _with_numbers(self) -> UserFunctor | None:
-        """The same with a number for each operand that cannot be a tensor; None if that fails."""
+        """A copy with a number for each operand that cannot be a tensor; None if that fails."""
         found: UserFunctor | None = None
         pairs = list(zip(self.parameters.parameters, self.arguments, strict=True))
         arguments: list[str | float] = [

@@ -19,8 +19,6 @@ from fusedops.graph.rotations import rewrite_rotations
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = ["FusedFunction", "fuse", "fusedops"]
-
 
 def fusedops(
     graph_module: fx.GraphModule,

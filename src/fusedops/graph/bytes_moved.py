@@ -35,12 +35,10 @@ from fusedops.graph.nodes import cast_of, dropout_of, example, hint, tensors_of
 from fusedops.graph.reductions import Reduction
 from fusedops.graph.region import Region
 
-__all__ = ["LONG", "Moved", "moved", "why_left"]
-
 #: Columns from which a plain softmax or norm is faster on a GPU than what torch.compile makes.
 LONG = 4096
 #: Columns from which a norm with something around it is, where nothing drops.
-WIDE = 256
+_WIDE = 256
 
 
 class Moved(NamedTuple):
@@ -65,8 +63,8 @@ def why_left(region: Region[Reduction], by: Moved) -> str:
     if by.after >= by.before and not (columns is not None and columns >= LONG):
         return "nothing around it can join" if region.stops else "alone it moves the same bytes"
     norm = region.root.kind.endswith("Norm")
-    if norm and columns is not None and columns < WIDE and not _drops(region):
-        return f"norms of less than {WIDE} columns are as fast otherwise, where nothing drops"
+    if norm and columns is not None and columns < _WIDE and not _drops(region):
+        return f"norms of less than {_WIDE} columns are as fast otherwise, where nothing drops"
     return ""
 
 

@@ -38,9 +38,11 @@ from fusedops.graph.nodes import (
     arguments,
     dropout_of,
     example,
+    first_of,
     name_of,
     number,
     same_shape,
+    tensor_of,
     tensors_of,
 )
 from fusedops.graph.reductions import Product, Reduction
@@ -49,8 +51,6 @@ from fusedops.graph.segments import Segment, generated
 from fusedops.group_norm import GroupNorm
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
-
-__all__ = ["Declared", "declare", "declare_layer"]
 
 #: The ops by their text: a graph names an op by it, and may outlive the region that it is of.
 _ops: dict[str, RowOp] = {}
@@ -100,7 +100,7 @@ def declare(region: Region[Reduction]) -> Declared[RowOp]:
     op: RowOp = kind(*first, load=load, store=_joined(store, root, chains), **constants)
     op = _ops.setdefault(op.text, op)
     given = {name: chains.operands[name] for name in op.slots}
-    return Declared(op, given, chains.saved, _of(region.result).dtype, root.dim)
+    return Declared(op, given, chains.saved, tensor_of(region.result).dtype, root.dim)
 
 
 def declare_layer(region: Region[Product]) -> Declared[Linear]:
@@ -114,24 +114,16 @@ def declare_layer(region: Region[Product]) -> Declared[Linear]:
     op = Linear([*store, *chains.side(region.store, before=False)])
     op = _layers.setdefault(op.epilogue.text, op)
     given = {name: chains.operands[name] for name in op.slots}
-    return Declared(op, given, chains.saved, _of(region.result).dtype)
+    return Declared(op, given, chains.saved, tensor_of(region.result).dtype)
 
 
 class _Chains:
-    """Builds the functors of LOAD and STORE for a region, and names their operands.
-
-    Args:
-        kind: The class of the op.
-
-    Attributes:
-        operands: What the call passes, by name.
-        saved: The nodes of the saved streams, in order.
-    """
+    """Builds the functors of LOAD and STORE for a region, and names their operands."""
 
     def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.operands: dict[str, fx.Node | float] = {}
-        self.saved: list[fx.Node] = []
+        self.kind = kind  # the class of the op
+        self.operands: dict[str, fx.Node | float] = {}  # what the call passes, by name
+        self.saved: list[fx.Node] = []  # the nodes of the saved streams, in order
         # The functors made here that may yet become another one: residuals that save nothing,
         # factors and summands by the name of the operand, and an `Affine` without beta.
         self.residuals: dict[Functor, Residual] = {}
@@ -153,11 +145,10 @@ class _Chains:
         gamma, beta = reduction.gamma, reduction.beta
         if gamma is None and beta is None:
             return []
-        names = [
-            None if one is None else self.name(word, one)
-            for word, one in (("gamma", gamma), ("beta", beta))
-        ]
-        made = Affine(*names)
+        made = Affine(
+            None if gamma is None else self.name("gamma", gamma),
+            None if beta is None else self.name("beta", beta),
+        )
         if beta is None:
             self.without_beta[made] = made
         return [made]
@@ -173,7 +164,7 @@ class _Chains:
                 assert found is not None
                 made.append(Dropout(self.name("p", found[1])))
             elif segment.kind == "cast":
-                made.append(Cast(_of(segment.nodes[0]).dtype))
+                made.append(Cast(tensor_of(segment.nodes[0]).dtype))
             else:
                 last = before and all(one.kind != "pointwise" for one in segments[at + 1 :])
                 made += self._pointwise(segment, last and at == len(segments) - 1)
@@ -182,7 +173,7 @@ class _Chains:
     def _save(self, made: list[Functor], node: fx.Node) -> None:
         name = f"stream{len(self.saved) + 1 if self.saved else ''}"
         self.saved.append(node)
-        dtype = _of(node).dtype
+        dtype = tensor_of(node).dtype
         if made and made[-1] in self.residuals:
             made[-1] = dataclasses.replace(self.residuals[made[-1]], save=name, dtype=dtype)
         else:
@@ -233,14 +224,12 @@ class _Chains:
     ) -> tuple[Functor | None, int]:
         """The functor for ``cap * tanh(x / cap)``, with the same number."""
         nodes = [node for node, _ in path[:3]]
-        if [name_of(one) for one in nodes] not in (
-            ["truediv", "tanh", "mul"],
-            ["div", "tanh", "mul"],
-        ):
+        names = [name_of(one) for one in nodes]
+        if names not in (["truediv", "tanh", "mul"], ["div", "tanh", "mul"]):
             return None, 0
-        if any(sides for _, sides in path[:3]) or nodes[0].args[0] is not value:
+        if any(sides for _, sides in path[:3]) or nodes[0].args[:1] != (value,):
             return None, 0
-        cap = number(nodes[0].args[1])
+        cap = number(nodes[0].args[-1])
         times = [number(one) for one in nodes[2].args if one is not nodes[1]]
         if cap is None or times != [cap]:
             return None, 0
@@ -264,9 +253,9 @@ class _Chains:
         if name == "leaky_relu":
             return self._leaky_relu(node, value)
         if name in ("truediv", "div") and len(args) == 2 and args[0] is value:
-            divisor = number(args[1])
-            exact = divisor and not node.kwargs and _is_power_of_two(float(divisor))
-            return Scale(self.name("scale", 1.0 / float(divisor))) if exact and divisor else None
+            divisor = float(number(args[1]) or 0.0)
+            exact = not node.kwargs and math.frexp(abs(divisor))[0] == 0.5  # by a power of two
+            return Scale(self.name("scale", 1.0 / divisor)) if exact else None
         if name in ("add", "sub") and len(args) == 2 and (name == "add" or args[0] is value):
             return self._sum(node, args[1] if args[0] is value else args[0], value)
         softmax = self.kind in ("Softmax", "LogSoftmax")
@@ -304,7 +293,7 @@ class _Chains:
             return Bias(self.name("bias", float(alpha * constant)))
         if tensor is None or not tensor.dtype.is_floating_point:
             return None
-        if same_shape(tensor.shape, _of(value).shape) or alpha != 1:
+        if same_shape(tensor.shape, tensor_of(value).shape) or alpha != 1:
             residual = Residual(self.name("residual", other), float(alpha))
             self.residuals[residual] = residual
             return residual
@@ -316,7 +305,7 @@ class _Chains:
         """The functor for ``x * act(gate)``, the gate being a tensor from outside."""
         if len(sides) != 1 or sides[0] is not other or name_of(other) not in _ACTIVATIONS:
             return None
-        source, activation = other.args[0], _activation(other)
+        source, activation = first_of(other), _activation(other)
         given = example(source)
         if activation is None or given is None or not given.dtype.is_floating_point:
             return None
@@ -410,13 +399,3 @@ def _is_vector(value: fx.Node | float, reduction: Reduction) -> bool:
 def _is_nothing(node: fx.Node) -> bool:
     """Whether a node leaves the value unchanged, as a widening cast or an inactive dropout."""
     return name_of(node) in (*CASTS, "dropout")
-
-
-def _is_power_of_two(value: float) -> bool:
-    return math.frexp(abs(value))[0] == 0.5
-
-
-def _of(node: fx.Node) -> torch.Tensor:
-    found = example(node)
-    assert found is not None
-    return found

@@ -25,15 +25,6 @@ from fusedops.graph.segments import source_of
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
 
-__all__ = [
-    "GraphReport",
-    "OneGraph",
-    "declared_text",
-    "explain_graph",
-    "explained",
-    "reasons",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class OneGraph:
@@ -210,7 +201,7 @@ def declared_text(found: Found[RowOp]) -> str:
     return "\n\n".join([*dict.fromkeys(one for one in sources if one), repr(found.op)])
 
 
-def drawn(graph: fx.Graph) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+def _drawn(graph: fx.Graph) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """The nodes of a graph that compute, for a picture."""
     return tuple(
         (node.name, name_of(node) or str(node.target), tuple(n.name for n in node.all_input_nodes))
@@ -267,8 +258,8 @@ def explained(
     graphs: list[OneGraph] = []
 
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        other = copied(graph_module)
-        calls = drawn(other.graph)
+        other = _copied(graph_module)
+        calls = _drawn(other.graph)
         found = (*rewrite(other), *rewrite_rotations(other))
         graphs.append(OneGraph(found, tuple(rewrite_products(other, products)), calls))
         return graph_module.forward
@@ -297,8 +288,8 @@ def _check_inputs(
         ) from None
 
 
-def copied(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with nodes of its own; examples and submodules are shared."""
+def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of a graph with nodes of its own; examples and submodules are shared."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
     return fx.GraphModule(graph_module, graph)

@@ -17,27 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = [
-    "CASTS",
-    "FLOATS",
-    "arguments",
-    "barriers",
-    "cast_of",
-    "dropout_of",
-    "example",
-    "hint",
-    "is_double",
-    "is_elementwise",
-    "is_pointwise",
-    "known",
-    "name_of",
-    "number",
-    "read_as",
-    "same_shape",
-    "tensors_of",
-    "users_of",
-    "widens",
-]
+from fusedops.functors.integers import CONSTANT, SMALL
+from fusedops.functors.operands import FLOATING
+from fusedops.functors.pointwise import SPELLINGS
 
 #: The products that autocast computes in its dtype from factors that it converts as they are, by
 #: the names of their factors. (einsum may add up a factor in float32 before it is converted.)
@@ -58,10 +40,9 @@ def read_as(result: fx.Node) -> torch.dtype | None:
     where one product alone reads it: two would have theirs added in float32.
     """
     made = example(result)
-    users = users_of(result)
-    if made is None or made.dtype is not torch.float32 or len(users) != 1:
+    if made is None or made.dtype is not torch.float32 or len(result.users) != 1:
         return None
-    (user,) = users
+    (user,) = result.users
     product = example(user)
     names = _FACTORS.get(name_of(user))
     if names is None or product is None or product.dtype not in (torch.float16, torch.bfloat16):
@@ -83,6 +64,13 @@ _IN_PLACE = frozenset(
     """
     alpha_dropout celu dropout elu feature_alpha_dropout hardsigmoid hardswish hardtanh
     leaky_relu mish relu relu6 rrelu selu silu threshold
+    """.split()  # noqa: SIM905
+)
+
+#: The functions of `operator` that stand for augmented assignments, as x += y.
+_AUGMENTED = frozenset(
+    """
+    iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor
     """.split()  # noqa: SIM905
 )
 
@@ -109,6 +97,13 @@ def example(node: Any) -> Tensor | None:
         return None
     value = node.meta.get("example_value", node.meta.get("val"))
     return value if isinstance(value, Tensor) else None
+
+
+def tensor_of(node: Any) -> Tensor:
+    """The example tensor of a node that is known to have one."""
+    found = example(node)
+    assert found is not None
+    return found
 
 
 def number(argument: Any) -> float | int | bool | None:
@@ -151,14 +146,14 @@ def arguments(node: fx.Node, names: str) -> dict[str, Any]:
     return {**dict(zip(names.split(), node.args, strict=False)), **node.kwargs}
 
 
+def first_of(node: fx.Node) -> Any:
+    """The first argument of a call, by position or by its name in torch."""
+    return node.args[0] if node.args else node.kwargs.get("input")
+
+
 def tensors_of(node: fx.Node) -> list[fx.Node]:
     """The nodes among a node's arguments whose results are tensors."""
     return [one for one in node.all_input_nodes if example(one) is not None]
-
-
-def users_of(node: fx.Node) -> list[fx.Node]:
-    """The nodes that use a result, each once."""
-    return list(node.users)
 
 
 def barriers(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -192,7 +187,7 @@ def _is_barrier(node: fx.Node) -> bool:
     if name.startswith(_STATE) or "nesting" in name or name in ("setitem", "delitem", "setattr"):
         return True
     operators = getattr(node.target, "__module__", "") == "_operator"
-    if operators and _is_augmented(name):
+    if operators and name in _AUGMENTED:
         return True
     if not operators and name.endswith("_") and not name.endswith("__"):
         return True
@@ -203,36 +198,14 @@ def _is_barrier(node: fx.Node) -> bool:
     return name in _IN_PLACE and any(one is True for one in flags)
 
 
-def _is_augmented(name: str) -> bool:
-    """Whether a function implements an augmented assignment, as x += y."""
-    plain = name.removeprefix("i").rstrip("_")
-    return (
-        name.startswith("i")
-        and name not in ("index", "inv", "invert", "is_", "is_not")
-        and (
-            plain
-            in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or")
-            or plain in ("xor", "lshift", "rshift", "concat")
-        )
-    )
-
-
-#: The dtypes that x, results and operands of values may have.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-#: What a generated functor may hold, by the names that functions, methods and operators share. How
-#: each is computed is not written here: the functor's own trace says that, or refuses it.
-_NAMES = frozenset(
+#: What a generated functor may hold, by the names that functions, methods and operators share: what
+#: has a spelling in C++ and is no constant, and what torch makes of that. The functor's own trace
+#: refuses what it cannot compute all the same.
+_NAMES = (SPELLINGS.keys() - CONSTANT - (SMALL - {"sign", "sgn"})) | set(
     """
-    add sub rsub mul truediv div neg reciprocal pow square addcmul addcdiv lerp subtract multiply
-    divide true_divide negative eq ne lt le gt ge isnan isinf logical_and logical_or logical_xor
-    logical_not and_ or_ invert bitwise_and bitwise_or bitwise_not where masked_fill maximum
-    minimum fmax fmin clamp clamp_min clamp_max clip exp exp2 expm1 log log1p log2 log10 sqrt
-    rsqrt erf erfc sigmoid sin cos tan sinh cosh tanh asinh acosh atanh atan abs absolute sgn sign
-    floor ceil trunc round frac atan2 logaddexp xlogy relu relu6 leaky_relu elu celu selu gelu
-    silu mish softplus logsigmoid log_sigmoid hardtanh hardswish hardsigmoid threshold softsign
-    softshrink hardshrink tanhshrink special_expit expit special_expm1 special_log1p special_erf
-    special_erfc
+    absolute and_ clip divide expit invert log_sigmoid logsigmoid multiply negative or_ relu6 selu
+    softsign special_erf special_erfc special_expit special_expm1 special_log1p subtract tanhshrink
+    true_divide truediv xor
     """.split()  # noqa: SIM905
 )
 
@@ -251,14 +224,14 @@ def is_pointwise(node: fx.Node) -> bool:
     if name_of(node) not in _NAMES or any(node.kwargs.get(one) for one in _OPTIONS):
         return False
     made = example(node)
-    if made is None or (made.dtype not in FLOATS and made.dtype is not torch.bool):
+    if made is None or (made.dtype not in FLOATING and made.dtype is not torch.bool):
         return False
     for argument in (*node.args, *node.kwargs.values()):
         if isinstance(argument, fx.Node):
             given = example(argument)
             if given is None and number(argument) is None:
                 return False
-            if given is not None and given.dtype not in (*FLOATS, torch.bool):
+            if given is not None and given.dtype not in (*FLOATING, torch.bool):
                 return False
         elif not isinstance(argument, (bool, int, float, str, type(None))):
             return False
@@ -282,7 +255,7 @@ def cast_of(node: fx.Node) -> tuple[fx.Node, torch.dtype] | None:
     source, made, given = node.args[0], example(node), example(node.args[0])
     if made is None or given is None or made.device != given.device:
         return None
-    if made.dtype not in FLOATS or given.dtype not in FLOATS:
+    if made.dtype not in FLOATING or given.dtype not in FLOATING:
         return None
     if node.kwargs.get("memory_format") is not None:
         return None

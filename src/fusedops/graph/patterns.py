@@ -9,15 +9,23 @@ A conversion that rounds nothing may stand anywhere between them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape, widens
+from fusedops.functors.operands import FLOATING
+from fusedops.graph.nodes import (
+    arguments,
+    example,
+    first_of,
+    name_of,
+    number,
+    same_shape,
+    widens,
+)
 from fusedops.graph.reductions import Reduction, Refused
-
-__all__ = ["match"]
 
 
 def match(node: fx.Node) -> Reduction | None:
@@ -37,7 +45,7 @@ def match(node: fx.Node) -> Reduction | None:
                 f"a part of the {kind} that is spelled out, {one.name}, is used elsewhere"
             )
     made, given = example(node), example(source)
-    if made is None or given is None or made.dtype not in FLOATS or given.dtype not in FLOATS:
+    if made is None or given is None or made.dtype not in FLOATING or given.dtype not in FLOATING:
         return None
     if not same_shape(made.shape, given.shape) or not 0 < given.dim() <= 6:
         return None
@@ -62,18 +70,14 @@ class _Match:
             return None
         if len(args) != 2 or self.last.kwargs or not all(isinstance(a, fx.Node) for a in args):
             return None
-        a, b = args
-        pairs: list[tuple[Any, Any, bool]] = []
-        if name in ("mul", "multiply"):
-            pairs = [(a, b, False), (b, a, False)]
-        elif name in ("div", "truediv", "true_divide"):
-            pairs = [(a, b, True)]
-        else:
-            return self._log_softmax(*args)
-        for value, factor, divides in pairs:
-            for attempt in (self._norm, self._softmax, self._l2):
+        attempts: tuple[Callable[..., Any], ...] = (self._norm, self._softmax, self._l2)
+        if name in ("sub", "subtract"):
+            attempts = (self._log_softmax,)
+        divides = name in ("div", "truediv", "true_divide")
+        for value, other in [args, args[::-1]] if name in ("mul", "multiply") else [args]:
+            for attempt in attempts:
                 self.nodes = []
-                found = attempt(value, factor, divides)
+                found = attempt(value, other, divides)
                 if found is not None:
                     order = [one for one in self.last.graph.nodes if one in {*self.nodes}]
                     return (*found, order)
@@ -99,7 +103,7 @@ class _Match:
         if dim is None:
             return None
         self._take(mean)
-        squared = self._squared(mean.args[0])
+        squared = self._squared(first_of(mean))
         if squared is None:
             return None
         if self._same_centred(value, squared):
@@ -111,7 +115,7 @@ class _Match:
         return None if source is None else ("RMSNorm", source, dim, eps)
 
     def _with_variance(self, variance: Any, value: Any, eps: float) -> Any:
-        """The same with ``var(x, unbiased=False)``."""
+        """The centred value times ``rsqrt(var(x, unbiased=False) + eps)``."""
         given = arguments(variance, "input dim unbiased keepdim")
         biased = given.get("unbiased", True) is False or given.get("correction", 1) == 0
         dim = _dimension(given.get("dim"), variance)
@@ -122,28 +126,25 @@ class _Match:
         source = None if source is None else self._same(source, given["input"])
         return None if source is None else ("LayerNorm", source, dim, eps)
 
-    def _log_softmax(self, value: Any, total: Any) -> Any:
+    def _log_softmax(self, value: Any, total: Any, _: bool) -> Any:
         """``v - logsumexp(v)``."""
         if name_of(total) != "logsumexp":
             return None
         dim = self._over(total)
         self._take(total)
-        source = self._same(value, total.args[0])
-        if source is None or dim is None:
-            return None
-        order = [one for one in self.last.graph.nodes if one in {*self.nodes}]
-        return "LogSoftmax", source, dim, 0.0, order
+        source = self._same(value, first_of(total))
+        return None if source is None or dim is None else ("LogSoftmax", source, dim, 0.0)
 
     def _softmax(self, value: Any, total: Any, divides: bool) -> Any:
         """``exp(v - max v) / sum``; without the maximum it may overflow, and is something else."""
         if not divides or name_of(total) != "sum":
             return None
         dim = self._over(total)
-        if dim is None or name_of(value) != "exp" or total.args[0] is not value:
+        if dim is None or name_of(value) != "exp" or first_of(total) is not value:
             return None
         self._take(total)
         self._take(value)
-        less: Any = value.args[0]
+        less: Any = first_of(value)
         if name_of(less) not in ("sub", "subtract") or less.kwargs:
             return None
         source, largest = less.args
@@ -153,15 +154,15 @@ class _Match:
         top: Any = largest
         if name_of(top) == "detach":
             self._take(top)
-            top = top.args[0]
+            top = first_of(top)
         if name_of(top) == "getitem" and top.args[1] == 0:  # values and indices
             self._take(top)
-            top = top.args[0]
+            top = first_of(top)
             if name_of(top) != "max":
                 return None
         elif name_of(top) != "amax":
             return None
-        if top.args[0] is not source or self._over(top) != dim:
+        if first_of(top) is not source or self._over(top) != dim:
             return None
         self._take(top)
         return "Softmax", source, dim, 0.0
@@ -213,27 +214,18 @@ class _Match:
 
     def _root(self, factor: Any, divides: bool) -> Any:
         """The radicand of a factor that is a reciprocal square root."""
-        name, args = name_of(factor), factor.args
-        if divides:
-            if name != "sqrt":
-                power = number(args[1]) if name == "pow" and len(args) == 2 else None
-                if power != 0.5:
-                    return None
-            self._take(factor)
-        elif name == "rsqrt" or (name == "pow" and number(args[1]) == -0.5):
-            self._take(factor)
-        elif name in ("reciprocal", "truediv", "div"):
-            inner = args[0] if name == "reciprocal" else args[1]
-            if name != "reciprocal" and number(args[0]) != 1:
-                return None
-            if name_of(inner) != "sqrt":
+        name, given = name_of(factor), arguments(factor, "input other")
+        if not divides and name in ("reciprocal", "truediv", "div"):
+            inner = given.get("input" if name == "reciprocal" else "other")
+            if name != "reciprocal" and number(given.get("input")) != 1:
                 return None
             self._take(factor)
-            self._take(inner)
-            factor = inner
-        else:
+            return self._root(inner, divides=True) if name_of(inner) == "sqrt" else None
+        root, exponent = ("sqrt", 0.5) if divides else ("rsqrt", -0.5)
+        if name != root and _exponent(factor) != exponent:
             return None
-        found = factor.args[0]
+        self._take(factor)
+        found = given.get("input")
         return found if isinstance(found, fx.Node) else None
 
     def _plus(self, total: Any) -> Any:
@@ -257,13 +249,11 @@ class _Match:
     def _squared(self, node: Any) -> Any:
         """The base of a square."""
         name = name_of(node)
-        if name == "square" or (name == "pow" and number(node.args[1]) == 2):
-            self._take(node)
-            return node.args[0]
-        if name == "mul" and node.args[0] is node.args[1]:
-            self._take(node)
-            return node.args[0]
-        return None
+        is_power = name == "square" or _exponent(node) == 2
+        if not is_power and (name != "mul" or len(node.args) != 2 or len({*node.args}) != 1):
+            return None
+        self._take(node)
+        return first_of(node)
 
     def _centred(self, node: Any, dim: int) -> Any:
         """The tensor from which a node subtracts its mean."""
@@ -272,7 +262,7 @@ class _Match:
         source, mean = node.args
         if not isinstance(mean, fx.Node) or name_of(mean) != "mean" or self._over(mean) != dim:
             return None
-        if mean.args[0] is not source or not isinstance(source, fx.Node):
+        if first_of(mean) is not source or not isinstance(source, fx.Node):
             return None
         self._take(node)
         self._take(mean)
@@ -283,6 +273,13 @@ class _Match:
         if any(name_of(each) not in ("sub", "subtract") for each in (one, other)):
             return False
         return one is other or (one.args == other.args and not one.kwargs and not other.kwargs)
+
+
+def _exponent(node: Any) -> float | None:
+    """The number to which a node raises; None for other nodes."""
+    if name_of(node) != "pow":
+        return None
+    return number(arguments(node, "input exponent").get("exponent"))
 
 
 def _dimension(dim: Any, node: Any) -> int | None:

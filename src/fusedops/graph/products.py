@@ -21,7 +21,7 @@ from fusedops.errors import FusedOpsError
 from fusedops.functors import Functor
 from fusedops.generate.target import Target
 from fusedops.graph.chain import Declared, declare_layer
-from fusedops.graph.nodes import example, hint
+from fusedops.graph.nodes import example, hint, tensor_of
 from fusedops.graph.reductions import Product, Refused, product_of
 from fusedops.graph.region import Region
 from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each, largest, replace
@@ -36,8 +36,6 @@ from fusedops.product.choice import (
     why_never,
 )
 from fusedops.product.torch_op import call_in_graph
-
-__all__ = ["PRODUCTS", "check_option", "rewrite_products"]
 
 #: What the backend's option may be.
 PRODUCTS = ("auto", "off", "always")
@@ -94,8 +92,7 @@ def _fuse(graph: fx.Graph, product: Product, always: bool) -> Found[Linear]:
 
 def _target(product: Product) -> Target:
     """The GPU that a linear layer runs on; raises Refused where no kernel would run it there."""
-    made = example(product.node)
-    assert made is not None
+    made = tensor_of(product.node)
     try:
         target = Target.of(made.device)
     except FusedOpsError as error:  # the GPU is older than all that kernels are built for
@@ -135,19 +132,15 @@ def _why_it_does_not_pay(
     if gradient_reads_product(epilogue, _wanted(region, declared)):
         return "its gradient reads the product, which one kernel would have to write as well"
     product = region.root
-    x, w = example(product.source), example(product.w)
-    assert x is not None
-    assert w is not None
+    x, w = tensor_of(product.source), tensor_of(product.w)
     if not (x.is_contiguous() and w.is_contiguous()):
         return "its factors are not contiguous, and one kernel reads them by bulk copies"
-    made = example(product.node)
-    assert made is not None
     rows = math.prod(map(hint, x.shape[:-1]))
     sizes = (rows, hint(w.shape[0]), hint(w.shape[1]), 1)
     given = {name: _as_captured(one) for name, one in operands.items()}
     # By the one of it that a call asks for.
     epilogue = declared.op.that_adds(_as_captured(product.w), given).epilogue
-    found = features_of_sizes(epilogue, sizes, made.dtype, given, target)
+    found = features_of_sizes(epilogue, sizes, tensor_of(product.node).dtype, given, target)
     choice = found if isinstance(found, Choice) else chosen_for(found, target)
     return "" if choice.tiling is not None else choice.why
 

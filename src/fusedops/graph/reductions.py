@@ -10,10 +10,9 @@ from typing import Any
 from torch import fx
 from torch.nn import functional
 
-from fusedops.graph.nodes import FLOATS, arguments, example, name_of, number, same_shape
+from fusedops.functors.operands import FLOATING
+from fusedops.graph.nodes import arguments, example, name_of, number, same_shape
 from fusedops.nn.norms import default_eps
-
-__all__ = ["Product", "Reduction", "Refused", "called", "product_of"]
 
 
 class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
@@ -104,9 +103,9 @@ def called(node: fx.Node) -> Reduction | None:
     if found is None:
         return None
     source = example(found.source)
-    if source is None or source.dtype not in FLOATS:
+    if source is None or source.dtype not in FLOATING:
         raise Refused(f"x has dtype {source.dtype if source is not None else None}, not a float's")
-    if made.dtype not in FLOATS:
+    if made.dtype not in FLOATING:
         raise Refused(f"its result has dtype {made.dtype}, not a float's")
     if source.dim() == 0:
         raise Refused("x has no dimension")
@@ -248,7 +247,7 @@ def product_of(node: fx.Node) -> Product | None:
     made, of_x, of_w = example(node), example(x), example(w)
     if made is None or of_x is None or of_w is None:
         return None
-    if any(one.dtype not in FLOATS for one in (made, of_x, of_w)):
+    if any(one.dtype not in FLOATING for one in (made, of_x, of_w)):
         raise Refused(f"it is computed in {made.dtype}, not in a float's dtype")
     if of_w.dim() != 2 or of_x.dim() == 0:
         raise Refused("its weight is no matrix")

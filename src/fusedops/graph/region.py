@@ -11,20 +11,20 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from torch import fx
 
+from fusedops.functors.operands import FLOATING
 from fusedops.graph.nodes import (
-    FLOATS,
     cast_of,
     dropout_of,
     example,
     same_shape,
+    tensor_of,
     tensors_of,
-    users_of,
 )
 from fusedops.graph.reductions import Product, Reduction
 from fusedops.graph.segments import (
@@ -39,8 +39,6 @@ from fusedops.graph.segments import (
     with_sides,
 )
 from fusedops.row_op import RowOp
-
-__all__ = ["Region", "Root", "grow"]
 
 #: What a region is grown from.
 Root = TypeVar("Root", bound=Reduction | Product)
@@ -104,12 +102,14 @@ def grow(
         if odd is None:
             break
         out.add(odd)
-    used = {one: min(place.order[u] for u in _outside(one, load, core)) for one in saved}
+    inside = {node for one in load for node in one.nodes} | {*core.nodes}
+    used = {one: min(place.order[u] for u in one.users if u not in inside) for one in saved}
     late = min(used.values(), default=math.inf)
-    before = {node for one in load for node in one.nodes} | {*core.nodes[:-1]}
     store, result = [], core.node
     if core.has_result:
-        store, result, _ = _store(core.node, place, out, stops, late=late, before=before)
+        store, result, _ = _store(
+            core.node, place, out, stops, late=late, before=inside - {core.node}
+        )
     region = Region(root, x, load, store, result, saved, stops)
     if any(place.order[leaf] >= late for leaf in region.leaves):
         # It would be needed before the kernel can run: leave the first such value to its own node.
@@ -117,11 +117,6 @@ def grow(
         stops[early] = "it is used before all that the kernel reads is there"
         return grow(root, place, {*out, early}, stops)
     return region
-
-
-def _outside(node: fx.Node, load: Iterable[Segment], reduction: Reduction) -> list[fx.Node]:
-    inside = {one for segment in load for one in segment.nodes} | {*reduction.nodes}
-    return [user for user in users_of(node) if user not in inside]
 
 
 def _load(
@@ -136,11 +131,11 @@ def _load(
     while heap:
         node = heapq.heappop(heap)[1]
         reason = why_not(node, source, reduction.node, place)
-        users = [one for one in users_of(node) if one not in region and one not in inner]
+        users = [one for one in node.users if one not in region and one not in inner]
         made = example(node)
         if not reason and node in out:
             reason = stops.get(node, "it is left out")
-        if not reason and users and (made is None or made.dtype not in FLOATS):
+        if not reason and users and (made is None or made.dtype not in FLOATING):
             reason = "its truth values are used elsewhere"
         if not reason and users and not made.is_contiguous():  # type: ignore[union-attr]
             reason = "it is used elsewhere, and what a kernel saves is contiguous"
@@ -152,11 +147,7 @@ def _load(
         if users:
             saved.append(node)
         for one in tensors_of(node):
-            given = example(one)
-            like = example(source)
-            assert given is not None
-            assert like is not None
-            if one not in seen and same_shape(given.shape, like.shape):
+            if one not in seen and same_shape(tensor_of(one).shape, tensor_of(source).shape):
                 seen.add(one)
                 heapq.heappush(heap, (-order[one], one))
     special = [one for one in region if one in saved or own_kind(one) in ("dropout", "cast")]
@@ -222,16 +213,15 @@ def _entry(
     source: fx.Node,
 ) -> fx.Node | None:
     """The tensor that carries the value into a segment, among all that the segment reads."""
-    like = example(source)
-    assert like is not None
+    like = tensor_of(source)
 
     def fits(node: fx.Node) -> bool:
         made = example(node)
-        return made is not None and made.dtype in FLOATS and same_shape(made.shape, like.shape)
+        return made is not None and made.dtype in FLOATING and same_shape(made.shape, like.shape)
 
     def distance(node: fx.Node) -> int:
         """The longest path from a node to the end of the segment."""
-        steps = [distance(user) for user in users_of(node) if user in nodes and user is not end]
+        steps = [distance(user) for user in node.users if user in nodes and user is not end]
         direct = [0] if end in node.users else []
         return 1 + max([*steps, *direct], default=-1)
 
@@ -265,7 +255,7 @@ def _store(
     for end in sorted(found - {start}, key=order.__getitem__, reverse=True):
         inside = with_sides(ancestors(end, found), start, start, place, out)
         outside = {
-            one: [user for user in users_of(one) if user not in inside] for one in inside - {end}
+            one: [user for user in one.users if user not in inside] for one in inside - {end}
         }
         saved = sorted((one for one in outside if outside[one]), key=order.__getitem__)
         if (saved and not saves) or not all(_is_stored(one) for one in (end, *saved)):
@@ -297,9 +287,9 @@ def _joining(
     """
     order = place.order
     found, due = {start}, {start: late}
-    heap = [(order[one], one) for one in users_of(start)]
+    heap = [(order[one], one) for one in start.users]
     heapq.heapify(heap)
-    seen = {*users_of(start)}
+    seen = {*start.users}
     while heap:
         node = heapq.heappop(heap)[1]
         given = [one for one in node.all_input_nodes if one in found]
@@ -324,7 +314,7 @@ def _joining(
             continue
         found.add(node)
         due[node] = math.inf
-        for one in users_of(node):
+        for one in node.users:
             if one not in seen:
                 seen.add(one)
                 heapq.heappush(heap, (order[one], one))
@@ -334,4 +324,4 @@ def _joining(
 def _is_stored(node: fx.Node) -> bool:
     """Whether a kernel can write the result of a node as it is."""
     made = example(node)
-    return made is not None and made.dtype in FLOATS and made.is_contiguous()
+    return made is not None and made.dtype in FLOATING and made.is_contiguous()

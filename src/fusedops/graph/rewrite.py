@@ -18,15 +18,13 @@ from torch import fx
 from fusedops.errors import FusedOpsError
 from fusedops.graph.bytes_moved import Moved, moved, why_left
 from fusedops.graph.chain import Declared, Op, declare
-from fusedops.graph.nodes import example, name_of, read_as, transforms
+from fusedops.graph.nodes import example, name_of, read_as, tensor_of, transforms
 from fusedops.graph.patterns import match
 from fusedops.graph.reductions import Reduction, Refused, called
 from fusedops.graph.region import Region, Root, grow
 from fusedops.graph.segments import Place
 from fusedops.product import Linear
 from fusedops.row_op import RowOp
-
-__all__ = ["Found", "call_of", "check_tensors", "fuse_each", "largest", "replace", "rewrite"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +152,7 @@ def largest(
 
 def check_tensors(x: fx.Node, read: Iterable[fx.Node | None]) -> None:
     """Raise Refused unless x is on a supported device and all inputs are plain tensors."""
-    source = example(x)
-    assert source is not None
+    source = tensor_of(x)
     if source.device.type not in ("cpu", "cuda"):
         raise Refused(f"no kernel runs on {source.device.type}")
     for one in read:

@@ -18,7 +18,16 @@ from torch import fx
 
 from fusedops import ops
 from fusedops.functors import Affine, Rotate
-from fusedops.graph.nodes import FLOATS, arguments, example, known, name_of, number
+from fusedops.functors.operands import FLOATING
+from fusedops.graph.nodes import (
+    arguments,
+    example,
+    first_of,
+    known,
+    name_of,
+    number,
+    tensor_of,
+)
 from fusedops.graph.reductions import Refused, called
 from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each
 from fusedops.graph.segments import Place
@@ -87,7 +96,7 @@ def _half_turned(node: Any) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
     negated, first = parts
     if not isinstance(dim, int) or dim % made.dim() != made.dim() - 1 or name_of(negated) != "neg":
         return None
-    second = negated.args[0]
+    second = first_of(negated)
     halves = [_half(one) for one in (first, second)]
     if None in halves or halves[0][0] is not halves[1][0]:  # type: ignore[index]
         return None
@@ -131,24 +140,22 @@ def _fuse(graph: fx.Graph, one: Rotation) -> Found[RowOp]:
     place = Place.of(graph)
     if len({place.barriers[node] for node in one.nodes}) > 1:
         raise Refused("something is written in place between its operations")
-    made, x = example(one.node), example(one.source)
-    assert made is not None
-    assert x is not None
+    made, x = tensor_of(one.node), tensor_of(one.source)
     tables = [example(table) for table in (one.cos, one.sin)]
     columns = x.shape[-1]
-    if made.dtype not in FLOATS or x.dtype not in FLOATS or x.dim() > 6:
+    if made.dtype not in FLOATING or x.dtype not in FLOATING or x.dim() > 6:
         raise Refused(f"it is computed in {made.dtype}, of more than six dimensions, or no float")
     if not isinstance(columns, int) or columns % 2 or made.shape != x.shape:
         raise Refused("its rows have no even number of columns, or tables have more rows than x")
     for table in tables:
-        if table is None or table.dtype not in FLOATS or not known(table.shape[-1] == columns):
+        if table is None or table.dtype not in FLOATING or not known(table.shape[-1] == columns):
             raise Refused("a table has not one number for each column")
         if table.requires_grad:
             raise Refused("a table requires grad, and has no gradient here")
     swapped = _swapped(one.source, [table.dim() for table in tables if table is not None])
     if swapped is not None and not made.transpose(*swapped).is_contiguous():
         swapped = None  # the sum has another order of dimensions than x
-    source = one.source if swapped is None else one.source.args[0]
+    source = one.source if swapped is None else first_of(one.source)
     assert isinstance(source, fx.Node)
     lies = made if swapped is None else made.transpose(*swapped)
     if not lies.is_contiguous():

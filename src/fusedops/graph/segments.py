@@ -27,29 +27,17 @@ from fusedops.graph.nodes import (
     cast_of,
     dropout_of,
     example,
+    first_of,
     is_double,
     is_elementwise,
     is_pointwise,
     name_of,
     number,
     same_shape,
+    tensor_of,
     tensors_of,
     widens,
 )
-
-__all__ = [
-    "Place",
-    "Segment",
-    "ancestors",
-    "chain_down",
-    "generated",
-    "own_kind",
-    "parallel_node",
-    "segment_of",
-    "source_of",
-    "why_not",
-    "with_sides",
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +54,7 @@ class Place:
 
     @classmethod
     def of(cls, graph: fx.Graph) -> Place:
-        """Of a graph as it is now."""
+        """Read the order and the writes of a graph as it is now."""
         return cls({node: count for count, node in enumerate(graph.nodes)}, barriers(graph))
 
 
@@ -224,7 +212,7 @@ def chain_down(
 _made: dict[str, Any] = {}
 
 #: The text of each class's function, for people to read.
-SOURCES: dict[type[Functor], str] = {}
+_SOURCES: dict[type[Functor], str] = {}
 
 _SYMBOLS = {
     **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"},
@@ -235,7 +223,7 @@ _SYMBOLS = {
 
 def source_of(declared: Functor) -> str | None:
     """The generated Python source of a functor; None for functors from elsewhere."""
-    return SOURCES.get(type(declared))
+    return _SOURCES.get(type(declared))
 
 
 def generated(
@@ -258,7 +246,7 @@ def generated(
     for count, (node, _) in enumerate(operands.items()):
         names[node] = parameter = _letter(count)
         parameters.append(parameter)
-        if _example(node).dtype is torch.bool:
+        if tensor_of(node).dtype is torch.bool:
             integers.append(parameter)
             names[node] = f"({parameter} != 0)"
     for count, node in enumerate(nodes):
@@ -288,15 +276,9 @@ def generated(
         function = space[label]
         function.__module__ = "fusedops.graph.segments"
         kind = _made[text] = functor(integers=integers)(function)
-        SOURCES[kind] = text
+        _SOURCES[kind] = text
     made: Functor = kind(*operands.values())
     return made
-
-
-def _example(node: fx.Node) -> torch.Tensor:
-    found = example(node)
-    assert found is not None
-    return found
 
 
 def _letter(count: int) -> str:
@@ -313,7 +295,7 @@ def _call(node: fx.Node, names: Mapping[fx.Node, str]) -> str:
 
     name = name_of(node)
     if name in (*CASTS, "dropout"):
-        return of(node.args[0] if node.args else node.kwargs["input"])
+        return of(first_of(node))
     given = [of(one) for one in node.args]
     named = [f"{key}={of(one)}" for key, one in node.kwargs.items()]
     if node.op == "call_method":

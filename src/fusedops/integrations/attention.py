@@ -11,8 +11,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["attend", "attend_as_before", "outermost_models", "why_not_asked"]
-
 #: The attribute of a model that says which attention it had.
 _BEFORE = "_fusedops_attention_before"
 _NAME = "fusedops"

@@ -31,8 +31,6 @@ from fusedops.integrations.swap import Swapped, has_hooks, swap
 from fusedops.nn.base import declared
 from fusedops.product import LinearCrossEntropy
 
-__all__ = ["FusedCausalLM", "compute_losses", "models_of"]
-
 #: What models do to the logits, by the setting of the configuration that says with which number.
 _FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "final_logit_softcapping": lambda z, number: number * torch.tanh(z / number),
@@ -121,7 +119,7 @@ class _Kept:
         shift_labels: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """As `ForCausalLMLoss` of transformers, of the hidden states in the place of the logits."""
+        """Compute transformers' `ForCausalLMLoss` of the hidden states, in the place of logits."""
         x, w = self.hidden, self.linear.weight
         if vocab_size != w.shape[0]:
             raise ValueError(

@@ -13,12 +13,17 @@ from torch import Tensor, nn
 
 from fusedops.bind.operands import FLOATING
 from fusedops.integrations.norms import agree, quiet, random, twin_of
-from fusedops.integrations.swap import Swapped
-from fusedops.nn.experts import ExpertsForm, Parameters, form_of, parameters_of, run_experts
+from fusedops.integrations.swap import Replacement, Swapped
+from fusedops.nn.expert_form import (
+    BIASES,
+    WEIGHTS,
+    ExpertsForm,
+    Parameters,
+    form_of,
+    parameters_of,
+    run_experts,
+)
 
-__all__ = ["FusedExperts", "recognise_experts"]
-
-_PARAMETERS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
 #: What modules call the sizes that a probe changes, each with its size there.
 _SIZES = {
     "num_experts": 3,
@@ -44,7 +49,7 @@ class FusedExperts(Swapped):
         return {"form": form}
 
     def forward(self, hidden_states: Tensor, *given: Tensor, **named: Tensor) -> Tensor:
-        """As the stock module: the tokens, their experts, and the weights of these."""
+        """Run the experts, with the arguments of the stock module: tokens, experts, weights."""
         if named:
             bound = inspect.signature(self.stock.forward).bind(self, hidden_states, *given, **named)
             given = bound.args[2:]
@@ -54,15 +59,15 @@ class FusedExperts(Swapped):
         return y.to(hidden_states.dtype).view(hidden_states.shape)
 
 
-def recognise_experts(module: nn.Module) -> ExpertsForm | str | None:
-    """What experts compute, or why they are left; None for a module that holds no such experts."""
+def recognise_experts(module: nn.Module) -> Replacement | str | None:
+    """The fused experts for a module, or why it is left; None for a module that holds no such."""
     cls, own = type(module), module._parameters
-    parts = [own.get(name) for name in _PARAMETERS[:2]]
+    parts = [own.get(name) for name in WEIGHTS]
     if isinstance(module, Swapped) or re.search("Experts", cls.__name__) is None:
         return None
     if any(one is None or one.dim() != 3 for one in parts):
         return None
-    if not {*own} <= {*_PARAMETERS} or any(True for _ in module.buffers()):
+    if not {*own} <= {*WEIGHTS, *BIASES} or any(True for _ in module.buffers()):
         return "it has other parameters, or buffers"
     if any(one is not None and one.dtype not in FLOATING for one in own.values()):
         return "its weights are quantized"
@@ -75,7 +80,9 @@ def recognise_experts(module: nn.Module) -> ExpertsForm | str | None:
     form = form_of(module)
     if isinstance(form, str):
         return form
-    return form if _computes(module, form) else "its forward computes something else"
+    if not _computes(module, form):
+        return "its forward computes something else"
+    return Replacement(FusedExperts, form, "experts, their gate and the router's weights")
 
 
 def _computes(module: nn.Module, form: ExpertsForm) -> bool:
@@ -86,21 +93,19 @@ def _computes(module: nn.Module, form: ExpertsForm) -> bool:
         up, down = (2 * hidden, features), (features, hidden)
         if form.transposed:
             up, down = up[::-1], down[::-1]
-        shapes = dict(zip(_PARAMETERS, (up, down, up, down), strict=True))
-        parameters: dict[str, Tensor] = {}
-        for name, shape in shapes.items():
-            if name in _PARAMETERS[:2]:
-                parameters[name] = random(generator, experts, *shape)
-            elif form.bias:
-                width = 2 * hidden if name == _PARAMETERS[2] else features
-                parameters[name] = random(generator, experts, width)
+        shapes: tuple[tuple[int, ...], ...] = (up, down, (2 * hidden,), (features,))
+        names = (*WEIGHTS, *BIASES) if form.bias else WEIGHTS
+        parameters = {
+            name: random(generator, experts, *shape)
+            for name, shape in zip(names, shapes, strict=False)
+        }
         twin = twin_of(module, **parameters, **dict(module.named_children()))
         twin.__dict__.update((key, size) for key, size in _SIZES.items() if key in twin.__dict__)
         index = torch.tensor([[0, 2], [2, 0], [2, 0], [0, 2], [0, 2], [2, 0]])
 
         def formula(x: Tensor, weights: Tensor, **given: Tensor) -> Tensor:
-            made = Parameters(*map(given.get, _PARAMETERS))  # type: ignore[arg-type]
-            return run_experts(form, made, x, index, weights, "unfused")
+            made = Parameters(*map(given.get, (*WEIGHTS, *BIASES)))  # type: ignore[arg-type]
+            return run_experts(form, made, x, index, weights, unfused=True)
 
         inputs = [random(generator, tokens, features), random(generator, tokens, 2)]
         named = dict(twin.named_parameters())

@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +20,9 @@ from fusedops.errors import counted
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.fields import is_finite
 from fusedops.graph.bytes_moved import LONG
-from fusedops.integrations.swap import Swapped, ask_ahead, result_dtype
+from fusedops.integrations.swap import Replacement, Swapped, ask_ahead, result_dtype
 from fusedops.nn.base import acts, declared
 from fusedops.nn.norms import affine
-
-__all__ = [
-    "FusedGroupNorm",
-    "FusedLayerNorm",
-    "FusedRMSNorm",
-    "Norm",
-    "agree",
-    "parameters_of_forward",
-    "quiet",
-    "random",
-    "recognise",
-    "twin_of",
-]
 
 #: Forwards are written with float32 within, whose chains for a row of up to 2^15 numbers differ by
 #: some 2^-19 of the largest number. What is no rounding differs by more than this: an unbiased
@@ -130,37 +117,6 @@ _EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 _LONGEST = 1 << 15
 
 
-class Norm(NamedTuple):
-    """A recognised norm: its fused class and settings.
-
-    Attributes:
-        kind: The class that `swap` takes.
-        options: The options of `swap` for it.
-        label: What it computes, for people.
-    """
-
-    kind: type[Swapped]
-    options: tuple[Any, ...]
-    label: str
-
-
-def _of_rows(options: tuple[Any, ...]) -> dict[str, Any]:
-    """Attributes for a norm whose author did not derive it from torch's."""
-    if not options:
-        return {}
-    eps, bias, unit_offset = options
-    facts: dict[str, Any] = {"unit_offset": property(lambda self: unit_offset)}
-    if not bias:
-        facts["bias"] = None
-    facts["normalized_shape"] = property(lambda self: tuple(self.weight.shape))
-    if eps != "eps":
-        facts["eps"] = property(
-            lambda self: getattr(self, eps), lambda self, value: setattr(self, eps, value)
-        )
-        facts["_settings"] = frozenset({"weight", "bias", eps})
-    return facts
-
-
 class _SwappedNorm(Swapped):
     """A norm whose result has the dtype that it had in the stock module."""
 
@@ -182,8 +138,20 @@ class _SwappedNorm(Swapped):
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:
-        """The settings of `recognise`."""
-        return _of_rows(options)
+        """Attributes for a norm whose author did not derive it from torch's."""
+        if not options:
+            return {}
+        eps, bias, unit_offset = options
+        facts: dict[str, Any] = {"unit_offset": property(lambda self: unit_offset)}
+        if not bias:
+            facts["bias"] = None
+        facts["normalized_shape"] = property(lambda self: tuple(self.weight.shape))
+        if eps != "eps":
+            facts["eps"] = property(
+                lambda self: getattr(self, eps), lambda self, value: setattr(self, eps, value)
+            )
+            facts["_settings"] = frozenset({"weight", "bias", eps})
+        return facts
 
     @property
     def _row(self) -> tuple[int, ...]:
@@ -206,7 +174,7 @@ class FusedLayerNorm(_SwappedNorm, fused.LayerNorm):
     """A LayerNorm that was another module."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, input)
 
     def _declare(self) -> None:
@@ -247,7 +215,7 @@ class FusedRMSNorm(_SwappedNorm, fused.RMSNorm):
     bias = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, x)
 
 
@@ -259,7 +227,7 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
         return (1, self.num_channels, 2)
 
     def forward(self, input: Tensor) -> Tensor:
-        """As the stock module."""
+        """Normalise, with the dtype that the stock module's result has."""
         return self._run(super().forward, input)
 
     def _is_long(self) -> bool:
@@ -267,14 +235,14 @@ class FusedGroupNorm(_SwappedNorm, fused.GroupNorm):
 
 
 #: Torch's own, which need no probe where their forward is inherited.
-_TORCHS: dict[type[nn.Module], Norm] = {
-    nn.LayerNorm: Norm(FusedLayerNorm, (), "LayerNorm"),
-    nn.RMSNorm: Norm(FusedRMSNorm, (), "RMSNorm"),
-    nn.GroupNorm: Norm(FusedGroupNorm, (), "GroupNorm"),
+_TORCHS: dict[type[nn.Module], Replacement] = {
+    nn.LayerNorm: Replacement(FusedLayerNorm, (), "LayerNorm"),
+    nn.RMSNorm: Replacement(FusedRMSNorm, (), "RMSNorm"),
+    nn.GroupNorm: Replacement(FusedGroupNorm, (), "GroupNorm"),
 }
 
 
-def recognise(module: nn.Module) -> Norm | str | None:
+def recognise_norm(module: nn.Module) -> Replacement | str | None:
     """The fused norm for a module, or why it is left; None for a module that is no norm."""
     cls = type(module)
     said = re.search("norm", cls.__name__, re.IGNORECASE) or isinstance(module, tuple(_TORCHS))
@@ -296,7 +264,7 @@ def recognise(module: nn.Module) -> Norm | str | None:
     return _recognise_by_probe(module)
 
 
-def _recognise_by_probe(module: nn.Module) -> Norm | str:
+def _recognise_by_probe(module: nn.Module) -> Replacement | str:
     found = {name: each for name, each in module._parameters.items() if each is not None}
     weight = found.get("weight")
     if weight is None or weight.dim() != 1 or not found.keys() <= {"weight", "bias"}:
@@ -325,7 +293,7 @@ def _recognise_by_probe(module: nn.Module) -> Norm | str:
         except Exception as error:  # somebody else's code, which may raise anything
             return f"its forward failed on a probe: {type(error).__name__}"
         if same:
-            return Norm(kind, (numbers[0], bias, unit_offset), label)
+            return Replacement(kind, (numbers[0], bias, unit_offset), label)
     return "its forward computes something else than LayerNorm or RMSNorm"
 
 

@@ -21,21 +21,18 @@ from torch.nn import functional
 
 from fusedops.integrations.attention import attend, attend_as_before
 from fusedops.integrations.causal_loss import compute_losses, models_of
-from fusedops.integrations.experts import FusedExperts, recognise_experts
+from fusedops.integrations.experts import recognise_experts
 from fusedops.integrations.norms import (
     FusedLayerNorm,
-    Norm,
     agree,
     parameters_of_forward,
     quiet,
     random,
-    recognise,
+    recognise_norm,
     twin_of,
 )
-from fusedops.integrations.rotary import FusedRotary, layout_of
-from fusedops.integrations.swap import Swapped, has_hooks, restore, swap
-
-__all__ = ["FusedOutput", "Patch", "Place", "is_output", "patch", "unpatch"]
+from fusedops.integrations.rotary import recognise_rotary
+from fusedops.integrations.swap import Replacement, Swapped, has_hooks, restore, swap
 
 #: The submodules by which such a module is known.
 _PARTS = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
@@ -51,7 +48,7 @@ class FusedOutput(Swapped):
     """
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """As the stock module, with the dtype that it gives."""
+        """Run the block, with the dtype that the stock module's result has."""
         norm: Any = self.LayerNorm
         if not isinstance(norm, FusedLayerNorm) or has_hooks(norm):
             return cast(Tensor, self.stock.forward(self, hidden_states, input_tensor))
@@ -71,13 +68,13 @@ class FusedOutput(Swapped):
         return norm.add_norm(product, input_tensor, bias, p)
 
 
-def is_output(module: nn.Module) -> bool:
-    """Whether a module is a dense-dropout-add-norm block, by name, parts and a probe."""
+def recognise_output(module: nn.Module) -> Replacement | None:
+    """The fused dense-dropout-add-norm block for one, by name, parts and a probe."""
     cls = type(module)
     parts = dict(module.named_children())
-    return (
+    is_output = (
         re.search(r"Output$", cls.__name__) is not None
-        and {name: _stock_class(part) for name, part in parts.items()} == _PARTS
+        and {name: getattr(part, "stock", type(part)) for name, part in parts.items()} == _PARTS
         and not any(True for _ in module.parameters(recurse=False))
         and not any(True for _ in module.buffers(recurse=False))
         and "forward" not in module.__dict__
@@ -86,15 +83,14 @@ def is_output(module: nn.Module) -> bool:
         and (isinstance(parts["LayerNorm"], FusedLayerNorm) or _is_fusable(parts["LayerNorm"]))
         and _computes(module)
     )
-
-
-def _stock_class(module: nn.Module) -> type[nn.Module]:
-    return module.stock if isinstance(module, Swapped) else type(module)
+    if not is_output:
+        return None
+    return Replacement(FusedOutput, (), "bias, dropout, residual, LayerNorm")
 
 
 def _is_fusable(norm: nn.Module) -> bool:
-    found = recognise(norm)
-    return isinstance(found, Norm) and found.kind is FusedLayerNorm
+    found = recognise_norm(norm)
+    return isinstance(found, Replacement) and found.kind is FusedLayerNorm
 
 
 def _computes(module: nn.Module) -> bool:
@@ -174,12 +170,13 @@ class Patch:
         """The places that are as they were, with the reasons."""
         return [place for place in self.places if place.reason]
 
-    def _replaced(self, name: str, module: nn.Module, cls: type[nn.Module], label: str) -> None:
-        self.places.append(Place(name, cls.__name__, label, ""))
-        self._swapped.append(module)
-
-    def _left(self, name: str, cls: type[nn.Module], reason: str) -> None:
-        self.places.append(Place(name, cls.__name__, "", reason))
+    def _add(
+        self, name: str, module: nn.Module, cls: type[nn.Module], label: str, reason: str
+    ) -> None:
+        """Note that a module of this class was replaced, or the reason why it was left."""
+        self.places.append(Place(name, cls.__name__, "" if reason else label, reason))
+        if not reason:
+            self._swapped.append(module)
 
     def __enter__(self) -> Patch:
         return self
@@ -309,48 +306,34 @@ def patch(
     for name, module in model.named_modules():
         cls = type(module)
         if isinstance(module, Swapped):
-            done._left(name, module.stock, "it is fused already")
-        elif is_output(module):
-            norm_name = f"{name}.LayerNorm"
-            why = _skipped(name, module, skip) or _skipped(norm_name, module.LayerNorm, skip)
-            if why:
-                done._left(name, cls, why)
-            else:
-                swap(module, FusedOutput)
-                done._replaced(name, module, cls, "bias, dropout, residual, LayerNorm")
-        elif (norm := recognise(module)) is not None:
-            why = norm if isinstance(norm, str) else _skipped(name, module, skip)
-            if why or isinstance(norm, str):
-                done._left(name, cls, why)
-            else:
-                swap(module, norm.kind, *norm.options)
-                done._replaced(name, module, cls, norm.label)
-        elif (form := recognise_experts(module)) is not None:
-            why = form if isinstance(form, str) else _skipped(name, module, skip)
-            if why or isinstance(form, str):
-                done._left(name, cls, why)
-            else:
-                swap(module, FusedExperts, *form)
-                done._replaced(name, module, cls, "experts, their gate and the router's weights")
-        elif (layout := layout_of(module)) is not None:
-            if why := _skipped(name, module, skip):
-                done._left(name, cls, why)
-            else:
-                swap(module, FusedRotary, cls, layout)
-                done._replaced(name, module, cls, "rotary embedding")
+            done._add(name, module, module.stock, "", "it is fused already")
+            continue
+        found = _recognise(module)
+        if isinstance(found, str):
+            done._add(name, module, cls, "", found)
+        elif found is not None:
+            why = _skipped(name, module, skip)
+            if found.kind is FusedOutput:
+                why = why or _skipped(f"{name}.LayerNorm", module.LayerNorm, skip)
+            if not why:
+                swap(module, found.kind, *found.options)
+            done._add(name, module, cls, found.label, why)
     for name, module, why in attend(model, attention):
-        if why:
-            done._left(name, type(module), why)
-        else:
-            done._replaced(name, module, type(module), "attention softmax")
-    for name, module, cls, why in compute_losses(
-        with_losses, lambda name, module: _skipped(name, module, skip)
-    ):
-        if why:
-            done._left(name, cls, why)
-        else:
-            done._replaced(name, module, cls, "head and loss, whose logits are None in training")
+        done._add(name, module, type(module), "attention softmax", why)
+    losses = compute_losses(with_losses, lambda name, module: _skipped(name, module, skip))
+    for name, module, cls, why in losses:
+        done._add(name, module, cls, "head and loss, whose logits are None in training", why)
     return done
+
+
+def _recognise(module: nn.Module) -> Replacement | str | None:
+    """What replaces a module, or why it is left; None for what nothing knows."""
+    return (
+        recognise_output(module)
+        or recognise_norm(module)
+        or recognise_experts(module)
+        or recognise_rotary(module)
+    )
 
 
 def _skipped(name: str, module: object, skip: Collection[type[nn.Module] | str]) -> str:

@@ -23,10 +23,8 @@ from torch import Tensor, nn
 from fusedops.bind.operands import FLOATING
 from fusedops.functors import Rotate
 from fusedops.integrations.norms import quiet, random
-from fusedops.integrations.swap import Swapped
+from fusedops.integrations.swap import Replacement, Swapped
 from fusedops.map import Map
-
-__all__ = ["FusedRotary", "layout_of"]
 
 _NAME = "apply_rotary_pos_emb"
 
@@ -43,12 +41,10 @@ class FusedRotary(Swapped):
         return {"forward": _with_function(stock.forward, *layout)}
 
 
-def layout_of(module: nn.Module) -> tuple[bool, bool] | None:
-    """Whether the pairs that a module rotates are neighbours, and tables have one number a pair.
+def recognise_rotary(module: nn.Module) -> Replacement | None:
+    """The fused attention for a module whose forward rotates pairs that we know; None for others.
 
-    None if it rotates none that we know.
-
-    It is a module whose forward calls a function `apply_rotary_pos_emb` of its own Python module.
+    It calls a function `apply_rotary_pos_emb` of its own Python module.
     """
     inner = inspect.unwrap(type(module).forward)
     code = getattr(inner, "__code__", None)
@@ -57,12 +53,18 @@ def layout_of(module: nn.Module) -> tuple[bool, bool] | None:
     function = inner.__globals__.get(_NAME)
     if function is None or _rebound(type(module).forward, inner, inner) is None:
         return None
-    return _layout(function)
+    layout = _layout(function)
+    if layout is None:
+        return None
+    return Replacement(FusedRotary, (type(module), layout), "rotary embedding")
 
 
 @functools.cache
 def _layout(function: Callable[..., Pair]) -> tuple[bool, bool] | None:
-    """The layout of a model's function, by values and gradients on random data."""
+    """Whether a model's function rotates neighbours, and tables have one number a pair.
+
+    By values and gradients on random data; None if it does neither.
+    """
     with quiet() as generator:
         q, k = random(generator, 2, 3, 5, 8), random(generator, 2, 1, 5, 8)
         ups = random(generator, 2, 3, 5, 8), random(generator, 2, 1, 5, 8)
@@ -123,7 +125,7 @@ def _with_function(
     made.__qualname__, made.__doc__ = inner.__qualname__, inner.__doc__
     made.__module__ = inner.__module__
     result = _rebound(forward, inner, made)
-    assert result is not None, "`layout_of` comes before"
+    assert result is not None, "`recognise_rotary` comes before"
     return result
 
 

@@ -10,15 +10,13 @@ made here, so copies and pickles name what it was made of.
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 
 from fusedops.bind.operands import FLOATING
 from fusedops.nn.base import Declares
-
-__all__ = ["Swapped", "ask_ahead", "has_hooks", "restore", "result_dtype", "swap"]
 
 
 class Swapped(nn.Module):
@@ -44,6 +42,20 @@ class Swapped(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
         return (_blank, type(self).made_of, *reduced[2:])
+
+
+class Replacement(NamedTuple):
+    """What takes the place of a module that was recognised.
+
+    Attributes:
+        kind: The class that `swap` takes.
+        options: The options of `swap` for it.
+        label: What it computes, for people.
+    """
+
+    kind: type[Swapped]
+    options: tuple[Any, ...]
+    label: str
 
 
 _classes: dict[tuple[Any, ...], type[Swapped]] = {}

@@ -59,28 +59,21 @@ _OPTIONAL: dict[str, Functor] = {
     "causal": Causal(),
 }
 
-_Choice = tuple[frozenset[str], bool, bool]
-
-
-def _declare(given: frozenset[str], dropout: bool, sink: bool) -> ops.Softmax:
-    load = [Scale("scale"), *(functor for name, functor in _OPTIONAL.items() if name in given)]
-    store = [Dropout("p")] if dropout else []
-    return ops.Softmax(load, store, sink="sink" if sink else None)
-
-
-def _choices() -> dict[_Choice, ops.Softmax]:
-    """All declarations that a call may need: inside torch.compile nothing can be declared."""
-    flags = (False, True)
-    masks: tuple[tuple[str, ...], ...] = ((), ("bias",), ("mask",), ("causal",))
-    found: dict[_Choice, ops.Softmax] = {}
-    more = ((), ("softcap",), ("position_bias",), ("softcap", "position_bias"))
-    for mask, others, dropout, sink in itertools.product(masks, more, flags, flags):
-        names = frozenset((*mask, *others))
-        found[names, dropout, sink] = _declare(names, dropout, sink)
-    return found
-
-
-_ops = _choices()
+#: All declarations that a call may need, by its operands, whether it drops, and whether it has a
+#: sink: inside torch.compile nothing can be declared.
+_ops = {
+    (frozenset((*mask, *more)), dropout, sink): ops.Softmax(
+        [Scale("scale"), *(one for name, one in _OPTIONAL.items() if name in (*mask, *more))],
+        [Dropout("p")] if dropout else [],
+        sink="sink" if sink else None,
+    )
+    for mask, more, dropout, sink in itertools.product(
+        ((), ("bias",), ("mask",), ("causal",)),
+        ((), ("softcap",), ("position_bias",), ("softcap", "position_bias")),
+        (False, True),
+        (False, True),
+    )
+}
 
 
 def attention(

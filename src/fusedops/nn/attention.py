@@ -36,8 +36,6 @@ from fusedops.nn.base import (
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["AttentionSoftmax"]
-
 
 class AttentionSoftmax(Declares):
     r"""``dropout(softmax(softcap(scores * scale) + bias))`` over the keys, masked, in one kernel.
@@ -177,7 +175,7 @@ class AttentionSoftmax(Declares):
         slopes: Tensor | None = None,
         sink: Tensor | None = None,
     ) -> Result:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op, arguments = self._call(mask, bias, slopes, sink)
         return op.unfused(scores, **arguments)
 

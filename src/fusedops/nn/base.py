@@ -13,17 +13,6 @@ from fusedops.bind.operands import FLOATING
 from fusedops.errors import UnsupportedError
 from fusedops.functors.fields import is_finite
 
-__all__ = [
-    "Declares",
-    "acts",
-    "check_dtype",
-    "check_finite",
-    "check_flag",
-    "check_probability",
-    "declared",
-    "shared",
-]
-
 #: The declarations of all modules by their settings. A plain dictionary, since Dynamo reads one
 #: where it would look into a cached function.
 declared: dict[tuple[Any, ...], Any] = {}

@@ -15,8 +15,6 @@ from fusedops.errors import shortened
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.nn.norms import affine
 
-__all__ = ["GroupNorm"]
-
 
 class GroupNorm(Declares, nn.GroupNorm):
     r"""``(x - mean) / sqrt(variance + eps) * weight + bias``, as `torch.nn.GroupNorm`.
@@ -107,7 +105,7 @@ class GroupNorm(Declares, nn.GroupNorm):
         return y
 
     def unfused(self, input: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         y: Tensor = self.op().unfused(input, **self._arguments(input))
         return y
 

@@ -17,8 +17,6 @@ from fusedops.functors.suggestions import made_into_functor
 from fusedops.nn.base import Declares, acts, check_dtype, check_flag, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
-__all__ = ["MLP", "Linear", "check_activation", "dtype_of_sum", "tail"]
-
 
 def check_activation(module: str, activation: Functor | str | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""
@@ -146,7 +144,7 @@ class Linear(Declares, nn.Linear):
         return y
 
     def unfused(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self.op(residual=residual is not None)
         y: Tensor = op.unfused(input, self.weight, **self._arguments(input, residual))
         return y
@@ -294,7 +292,7 @@ class MLP(Declares):
         return y
 
     def unfused(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self.op(residual=residual is not None)
         weights = self.linear1.weight, self.linear2.weight
         y: Tensor = op.unfused(x, *weights, **self._arguments(x, residual))

@@ -15,7 +15,15 @@ from fusedops.functors import Bias, Softcap, is_finite
 from fusedops.nn.base import Declares, check_dtype, declared
 from fusedops.product import LinearCrossEntropy
 
-__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
+
+def _settings_of(loss: Any) -> dict[str, Any]:
+    """The settings that both losses hand to their ops."""
+    return {
+        "ignore_index": loss.ignore_index,
+        "label_smoothing": loss.label_smoothing,
+        "z_loss": loss.z_loss,
+        "reduction": loss.reduction,
+    }
 
 
 class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
@@ -78,21 +86,14 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
         self._settle()
 
     def _key(self, soft: bool = False) -> tuple[Any, ...]:
-        numbers = (self.ignore_index, self.label_smoothing, self.z_loss)
-        return (ops.CrossEntropy, *numbers, self.reduction, self.inplace, soft)
+        return (ops.CrossEntropy, *_settings_of(self).values(), self.inplace, soft)
 
     def _declare(self) -> None:
         for soft in (False, True):
             key = self._key(soft)
             if key not in declared:
-                declared[key] = ops.CrossEntropy(
-                    ignore_index=self.ignore_index,
-                    label_smoothing=self.label_smoothing,
-                    z_loss=self.z_loss,
-                    reduction=self.reduction,
-                    inplace=self.inplace,
-                    soft=soft,
-                )
+                settings = _settings_of(self)
+                declared[key] = ops.CrossEntropy(**settings, inplace=self.inplace, soft=soft)
 
     def op(self, soft: bool = False) -> ops.CrossEntropy:
         """The op that the module calls; `soft` is that of a target of probabilities."""
@@ -121,12 +122,7 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
 
     def extra_repr(self) -> str:
         """The arguments that are not torch's defaults."""
-        defaults = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "inplace": False}
-        shown = [f"reduction={self.reduction!r}"]
-        for name, one in defaults.items():
-            if getattr(self, name) != one:
-                shown.append(f"{name}={getattr(self, name)!r}")
-        return ", ".join(shown)
+        return _shown(self, **_DEFAULTS, inplace=False)
 
 
 class LinearCrossEntropyLoss(Declares):
@@ -187,9 +183,8 @@ class LinearCrossEntropyLoss(Declares):
         self._settle()
 
     def _key(self) -> tuple[Any, ...]:
-        numbers = (self.ignore_index, self.label_smoothing, self.z_loss)
         biased, capped = self.linear.bias is not None, self.softcap is not None
-        return (LinearCrossEntropy, *numbers, self.reduction, biased, capped)
+        return (LinearCrossEntropy, *_settings_of(self).values(), biased, capped)
 
     def _declare(self) -> None:
         if self.softcap is not None and not (is_finite(self.softcap) and self.softcap > 0):
@@ -200,13 +195,8 @@ class LinearCrossEntropyLoss(Declares):
         key = self._key()
         if key not in declared:
             *_, biased, capped = key
-            declared[key] = LinearCrossEntropy(
-                load=[*[Bias("bias")] * biased, *[Softcap("softcap")] * capped],
-                ignore_index=self.ignore_index,
-                label_smoothing=self.label_smoothing,
-                z_loss=self.z_loss,
-                reduction=self.reduction,
-            )
+            load = [*[Bias("bias")] * biased, *[Softcap("softcap")] * capped]
+            declared[key] = LinearCrossEntropy(load, **_settings_of(self))
 
     def op(self) -> LinearCrossEntropy:
         """The op that the module calls."""
@@ -236,9 +226,13 @@ class LinearCrossEntropyLoss(Declares):
 
     def extra_repr(self) -> str:
         """The arguments that are not the defaults."""
-        shown = [f"reduction={self.reduction!r}"]
-        defaults = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": None}
-        for name, one in defaults.items():
-            if getattr(self, name) != one:
-                shown.append(f"{name}={getattr(self, name)!r}")
-        return ", ".join(shown)
+        return _shown(self, **_DEFAULTS, softcap=None)
+
+
+_DEFAULTS: dict[str, Any] = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0}
+
+
+def _shown(loss: nn.Module, **defaults: Any) -> str:
+    """The reduction of a loss, and those of its settings that are not these defaults."""
+    changed = [name for name, one in defaults.items() if getattr(loss, name) != one]
+    return ", ".join(f"{name}={getattr(loss, name)!r}" for name in ("reduction", *changed))

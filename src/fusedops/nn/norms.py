@@ -14,8 +14,6 @@ from fusedops import ops
 from fusedops.functors import Affine, Functor
 from fusedops.nn.base import Declares, check_dtype, check_flag, declared
 
-__all__ = ["LayerNorm", "RMSNorm", "UnitOffset", "affine", "arguments_of", "default_eps"]
-
 
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:
     """The STORE of a norm that has these parameters."""
@@ -117,7 +115,7 @@ class LayerNorm(Declares, nn.LayerNorm):
         return y
 
     def unfused(self, input: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         y: Tensor = self.op().unfused(input, **self._arguments(input))
         return y
 
@@ -234,7 +232,7 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         return y
 
     def unfused(self, x: Tensor) -> Tensor:
-        """The same as a chain of torch calls."""
+        """Run `forward` as a chain of torch calls: same results."""
         arguments = self._arguments(x)
         y: Tensor = self._op_of(x, "weight" in arguments).unfused(x, **arguments)
         return y

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,9 @@ from fusedops.nn.norms import UnitOffset, affine, arguments_of, default_eps
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["ResidualLayerNorm", "ResidualRMSNorm"]
+
+#: The class of a norm's declaration.
+Op = TypeVar("Op", ops.LayerNorm, ops.RMSNorm)
 
 
 class _Residual(Declares):
@@ -71,7 +73,7 @@ class _Residual(Declares):
     def unfused(
         self, x: Tensor, residual: Tensor | None = None, *, input_bias: Tensor | None = None
     ) -> Result:
-        """The same as a chain of torch calls: same arguments, same results, same dropout mask."""
+        """Run `forward` as a chain of torch calls: same results, same dropout mask."""
         op = self._op_of(x, input_bias)
         return op.unfused(x, **self._call(x, residual, input_bias))
 
@@ -82,6 +84,17 @@ class _Residual(Declares):
     def _parameters_for(self, x: Tensor) -> dict[str, Any]:
         """The norm's own parameters, as arguments of the op."""
         raise NotImplementedError
+
+    def _declared(
+        self, kind: type[Op], input_bias: bool, parameters: tuple[bool, bool, bool], eps: float
+    ) -> Op:
+        """The norm of this kind, whose STORE is `affine` of these parameters."""
+        drops, stream = acts(self.p), self.return_stream
+        settings = ("residual", kind, input_bias, drops, self.alpha, stream, *parameters, eps)
+        op: Op | None = declared.get(settings)
+        if op is None:
+            op = declared[settings] = kind(self._load(input_bias), affine(*parameters), eps=eps)
+        return op
 
     def _load(self, input_bias: bool) -> list[Functor]:
         load: list[Functor] = []
@@ -185,22 +198,8 @@ class ResidualLayerNorm(_Residual, nn.LayerNorm):
         >>> fo.nn.ResidualLayerNorm(8).op()  # doctest: +ELLIPSIS
         LayerNorm(load=[Residual(residual='residual', ...)], store=[Affine(...)], eps=1e-05, ...)
         """
-        settings = (
-            "ResidualLayerNorm",
-            input_bias,
-            acts(self.p),
-            self.alpha,
-            self.return_stream,
-            self.weight is not None,
-            self.bias is not None,
-            self.eps,
-        )
-        op: ops.LayerNorm | None = declared.get(settings)
-        if op is None:
-            store = affine(self.weight is not None, self.bias is not None)
-            op = ops.LayerNorm(load=self._load(input_bias), store=store, eps=self.eps)
-            declared[settings] = op
-        return op
+        parameters = (self.weight is not None, self.bias is not None, False)
+        return self._declared(ops.LayerNorm, input_bias, parameters, self.eps)
 
     def _op_of(self, x: Tensor, input_bias: Tensor | None) -> ops.LayerNorm:
         return self.op(input_bias=input_bias is not None)
@@ -275,21 +274,8 @@ class ResidualRMSNorm(UnitOffset, _Residual, nn.RMSNorm):
         RMSNorm(load=[Residual(residual='residual', ...)], store=[Affine(...)], eps=1e-06, ...)
         """
         eps = default_eps(dtype) if self.eps is None else self.eps
-        settings = (
-            "ResidualRMSNorm",
-            input_bias,
-            acts(self.p),
-            self.alpha,
-            self.return_stream,
-            self.weight is not None,
-            self.unit_offset,
-            eps,
-        )
-        op: ops.RMSNorm | None = declared.get(settings)
-        if op is None:
-            store = affine(self.weight is not None, False, self.unit_offset)
-            op = declared[settings] = ops.RMSNorm(self._load(input_bias), store, eps=eps)
-        return op
+        parameters = (self.weight is not None, False, self.unit_offset)
+        return self._declared(ops.RMSNorm, input_bias, parameters, eps)
 
     def _op_of(self, x: Tensor, input_bias: Tensor | None) -> ops.RMSNorm:
         dtype = x.dtype if isinstance(x, Tensor) else torch.float32

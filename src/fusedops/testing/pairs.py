@@ -23,8 +23,6 @@ from fusedops.terminal import shown
 from fusedops.testing.comparison import Case, Comparison, called, compare, truth
 from fusedops.testing.report import SEED, Compared, same_bits, worst
 
-__all__ = ["compare_backward", "compare_layers"]
-
 
 def compare_backward(
     epilogue: Epilogue,

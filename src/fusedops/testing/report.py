@@ -15,8 +15,6 @@ from torch import Tensor
 from fusedops.errors import counted
 from fusedops.reference.error_bound import Expected
 
-__all__ = ["SEED", "Compared", "Report", "narrowed", "same_bits", "worst"]
-
 #: The seed of the inputs that a check draws.
 SEED = 20
 

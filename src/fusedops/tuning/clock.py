@@ -12,7 +12,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ __all__ = [
 
 PACKS = (1, 2, 4, 8)  # Independent 16-byte packs a thread.
 THREADS = (256, 512)
+#: Functions of torch, by how many tensors they read and write.
+_ELEMENTWISE = {(1, 1): ("neg", "relu"), (2, 1): ("add", "mul")}
 
 # Each output is the exclusive or of all inputs: no arithmetic worth the name, nothing to skip.
 SOURCE = """
@@ -88,7 +90,7 @@ def copies(size: int, reads: int = 1, writes: int = 1) -> list[list[Call]]:
         for threads in THREADS
         for per_thread in PACKS
     ]
-    for name in _elementwise(reads, writes):
+    for name in _ELEMENTWISE.get((reads, writes), ()):
         candidates.append([_torch(name, each[:reads], each[reads]) for each in tensors])
     return candidates
 
@@ -97,13 +99,6 @@ def bandwidth(elements: int, dtype: torch.dtype, reads: int = 1, writes: int = 1
     """Memory throughput of the fastest copy kernel, in bytes a second."""
     moved = elements * dtype.itemsize * (reads + writes)
     return moved / seconds(elements, dtype, reads, writes)
-
-
-def _elementwise(reads: int, writes: int) -> Iterator[str]:
-    if writes == 1 and reads == 1:
-        yield from ("neg", "relu")
-    elif writes == 1 and reads == 2:
-        yield from ("add", "mul")
 
 
 def _torch(name: str, inputs: Tensor, output: Tensor) -> Call:

@@ -22,8 +22,6 @@ from fusedops.product.single import SingleProduct
 from fusedops.tuning import product
 from fusedops.tuning.problem import Problem
 
-__all__ = ["Part", "of_mlp", "of_recorded"]
-
 
 class Part(NamedTuple):
     """One thing that is tuned: a pass of a row op, or the implementation of a product.

@@ -33,26 +33,16 @@ from fusedops.testing.report import narrowed
 from fusedops.tuning import clock
 from fusedops.tuning.search import Config, Implementations, Kernel
 
-__all__ = [
-    "Problem",
-    "fewer_rows",
-    "fewer_rows_of_factor",
-    "filled",
-    "implementation_of_last",
-    "kernel_of",
-    "of_pass",
-]
-
 #: Elements of x in the call that is checked.
 CHECKED = 1 << 23
 
 #: Bytes of x in the call that is timed at most, and the share of the free memory for it: beside x
 #: there are outputs, gradients and operands, all of them several times.
-TIMED_BYTES = 2 << 30
-TIMED_SHARE = 1 / 24
+_TIMED_BYTES = 2 << 30
+_TIMED_SHARE = 1 / 24
 
 #: The share of true elements in a tensor of flags: few enough that no row is masked whole.
-FLAGGED = 0.2
+_FLAGGED = 0.2
 
 
 @dataclasses.dataclass(eq=False)
@@ -145,7 +135,7 @@ def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str,
     given = filled({"x": x, **operands}, columns, device)
     comparison = compare_call(op, given.pop("x"), **given, **own)
     free, _ = torch.cuda.mem_get_info(device)
-    most = min(TIMED_BYTES, int(free * TIMED_SHARE))
+    most = min(_TIMED_BYTES, int(free * _TIMED_SHARE))
     x, operands = fewer_rows(bound, most // bound.x.element_size())
     sets = [filled({"x": x, **operands}, columns, device)]
     moved = _moved(op, kind, sets[0], own)
@@ -315,7 +305,7 @@ def _filled(like: Tensor, columns: int, device: torch.device) -> Tensor:
     if like.is_floating_point():
         memory.normal_()
     elif like.dtype is torch.bool:
-        memory.bernoulli_(FLAGGED)
+        memory.bernoulli_(_FLAGGED)
     else:
         memory.random_(columns // 2, columns + 1)
     return memory.as_strided(like.shape, like.stride())
