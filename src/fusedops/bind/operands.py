@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusedops.bind.geometry import mismatch
 from fusedops.errors import UnsupportedError
-from fusedops.functors.operands import FLOATING, Operand, Role
+from fusedops.functors.operands import FLOATING, IDS, Operand, Role
 
 __all__ = [
     "FLOATING",
@@ -141,7 +141,6 @@ def _cure(key: str, value: Tensor) -> str | None:
 
 _FLAGS = (torch.bool,)
 _COUNTS = (torch.int32, torch.int64)
-IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: The dtypes of a tensor operand of each role.
 _DTYPES = {

@@ -25,6 +25,8 @@ __all__ = [
 
 #: The dtypes that x, results and operands of values may have.
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: The dtypes of ids: of classes, documents, experts, rows of a table.
+IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 #: The dtypes of 8 bits that results may have.
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 

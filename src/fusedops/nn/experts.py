@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fusedops.bind.operands import IDS
 from fusedops.errors import shortened
+from fusedops.functors.operands import IDS
 from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag
 from fusedops.nn.expert_form import (
     BIASES,
@@ -22,7 +22,7 @@ from fusedops.nn.expert_form import (
     run_experts,
 )
 from fusedops.product import GroupedLinear
-from fusedops.torch_ops.tracing import is_transformed
+from fusedops.product.routing import check_experts
 
 #: The names of gate, up and down of a single expert, in checkpoints.
 _NAMES_OF_SINGLE = (("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj"))
@@ -225,7 +225,7 @@ class Experts(Declares):
                 f"Experts: top_k_weights must have the shape of top_k_index, {tuple(index.shape)}, "
                 f"got {tuple(weights.shape)}"
             )
-        _check_experts(index, given.gate_up.shape[0])
+        check_experts(index, given.gate_up.shape[0])
         chosen = index.reshape(-1, choices)
         y = run_experts(self.form, given, tokens, chosen, weights, unfused)
         return y.view(hidden_states.shape)
@@ -257,16 +257,3 @@ class Experts(Declares):
         for name in ("bias", "transposed", "interleaved"):
             said += f", {name}=True" * getattr(self.form, name)
         return said
-
-
-def _check_experts(index: Tensor, experts: int) -> None:
-    """Raise IndexError for a number that is no expert's, where that is known at no cost."""
-    plain = type(index) is Tensor and index.device.type == "cpu" and index.numel() > 0
-    if not plain or torch.compiler.is_compiling() or is_transformed():
-        return
-    for one in index.aminmax():
-        if not 0 <= int(one) <= experts:
-            raise IndexError(
-                f"Experts: top_k_index has {int(one)}, and the experts are 0 to {experts - 1}; "
-                f"{experts} stands for none, with weight 0"
-            )

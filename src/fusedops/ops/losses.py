@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.bind.operands import IDS
 from fusedops.declare.operator import Statistic
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Role, is_finite
+from fusedops.functors.operands import IDS
 from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp, read_flag
 from fusedops.torch_ops.tracing import is_distributed, is_transformed

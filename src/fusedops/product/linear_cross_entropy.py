@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import check_names, check_number
-from fusedops.bind.operands import IDS
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
@@ -28,6 +27,7 @@ from fusedops.declare.text import spell
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
+from fusedops.functors.operands import IDS
 from fusedops.jit.lock import guard
 from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
 from fusedops.ops.losses import CrossEntropy

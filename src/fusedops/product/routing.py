@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Route", "combine", "dispatch", "route"]
+from fusedops.torch_ops.tracing import is_transformed
+
+__all__ = ["Route", "check_experts", "combine", "dispatch", "route"]
 
 
 class Route(NamedTuple):
@@ -28,6 +30,19 @@ class Route(NamedTuple):
     order: Tensor
     place: Tensor
     offsets: Tensor
+
+
+def check_experts(index: Tensor, experts: int) -> None:
+    """Raise IndexError for a number that is no expert's, where that is known at no cost."""
+    plain = type(index) is Tensor and index.device.type == "cpu" and index.numel() > 0
+    if not plain or torch.compiler.is_compiling() or is_transformed():
+        return
+    for one in index.aminmax():
+        if not 0 <= int(one) <= experts:
+            raise IndexError(
+                f"Experts: top_k_index has {int(one)}, and the experts are 0 to {experts - 1}; "
+                f"{experts} stands for none, with weight 0"
+            )
 
 
 def route(expert: Tensor, experts: int) -> Route:
