@@ -1,16 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""LinearCrossEntropy where its loss alone is returned: both ways to w's gradient, in float64."""
+"""LinearCrossEntropy: which gradients its passes make, in which memory, and in float64."""
+
+import itertools
+import math
 
 import pytest
 import torch
 from cases import raises, randn, thorough
 from torch.nn import functional
+from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
 
 import fusedops as fo
-from fusedops.product import torch_op_linear_cross_entropy as blocks
-from fusedops.product import torch_op_linear_one_loss as sweeps
+from fusedops.product import linear_loss_logits as logits
 
 LOAD = [fo.Bias("b"), fo.Softcap("cap")]
 #: Rows of x: few classes beside them are added up in the forward sweep, many are multiplied again.
@@ -21,11 +24,11 @@ CLASSES = 300
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Several chunks of rows and blocks of classes where there are few."""
-    monkeypatch.setattr(sweeps, "_FEWEST", 64)
-    monkeypatch.setattr(blocks, "_FEWEST", 64)
-    monkeypatch.setattr(blocks, "_MOST", 128)
-    assert sweeps.has_room_for_sums(5 * 31, CLASSES)
-    assert not sweeps.has_room_for_sums(9 * 11, CLASSES)
+    monkeypatch.setattr(logits, "_FEWEST_ROWS", 64)
+    monkeypatch.setattr(logits, "_FEWEST_CLASSES", 64)
+    monkeypatch.setattr(logits, "_MOST_CLASSES", 128)
+    assert logits.has_room_for_sums(5 * 31, CLASSES)
+    assert not logits.has_room_for_sums(9 * 11, CLASSES)
 
 
 def case(rows, dtype=torch.float32, device="cpu", features=48, classes=CLASSES):
@@ -110,14 +113,17 @@ def test_operands_are_cut_with_the_rows(rows, device):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
-def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, device):
+@pytest.mark.parametrize(
+    ("rows", "lse"), [(ONE, False), (TWO, False), (TWO, True)], ids=["one sweep", "two", "late"]
+)
+def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, device):
     torch._dynamo.reset()
     x, w, b, target = case(rows, device=device)
-    op = fo.LinearCrossEntropy(load=LOAD)
+    op = fo.LinearCrossEntropy(load=LOAD, lse=lse)
 
     def step(x, w, b):
-        return 2 * op(x, w, target=target, b=b, cap=9.0)
+        made = op(x, w, target=target, b=b, cap=9.0)
+        return made.loss - 3 * made.lse.mean() if lse else 2 * made
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     calls = (compiled, lambda *given: checkpoint(step, *given, use_reentrant=False))
@@ -169,9 +175,13 @@ def test_a_scaled_loss_of_halves_does_not_underflow(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1024, 512], ids=["one sweep", "two sweeps"])
-def test_the_host_does_not_wait(rows):
-    x, w, b, target = case((rows,), torch.bfloat16, "cuda", 64, 2000)
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1024, torch.bfloat16), (512, torch.bfloat16), (512, torch.float16)],
+    ids=["one sweep", "two", "late"],
+)
+def test_the_host_does_not_wait(rows, dtype):
+    x, w, b, target = case((rows,), dtype, "cuda", 64, 2000)
     op = fo.LinearCrossEntropy(load=LOAD)
     op(x, w, target=target, b=b, cap=9.0).backward()
     mode = torch.cuda.get_sync_debug_mode()
@@ -197,12 +207,47 @@ def test_memory_beside_inputs_and_gradients(monkeypatch):
     assert more <= 1.25 * x.nbytes + 2**20
 
 
+@pytest.mark.parametrize("wanted", ["xwb", "x", ""])
+def test_memory_of_gradients_that_are_made_late(wanted):
+    """They, the logits of a block of classes, and numbers of rows; without them a block alone."""
+    x, w, b, target = case((256,), features=64, classes=2000)
+    for name, one in {"x": x, "w": w, "b": b}.items():
+        one.requires_grad_(name in wanted)
+    leaves = [one for one in (x, w, b) if one.requires_grad]
+    op = fo.LinearCrossEntropy(load=LOAD, entropy=True)
+
+    def step():
+        loss, entropy = op(x, w, target=target, b=b, cap=9.0)
+        if leaves:
+            torch.autograd.grad(loss + entropy.sum(), leaves)
+
+    step()  # builds, and what stays
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = profile.profiler.kineto_results.events()
+    moves = sorted((one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]")
+    peak = max(itertools.accumulate(size for _, size in moves))
+    blocks = math.ceil(2000 / logits.block_columns(64, 2000))
+    block = 256 * logits.block_columns(64, 2000) * 4
+    numbers = 256 * 4 * (8 * blocks + 32)
+    assert block < peak <= block + sum(one.nbytes for one in leaves) + numbers
+
+
 def test_explain_says_which_way():
     op = fo.LinearCrossEntropy()
     for rows, words in ((ONE, "in float32"), (TWO, "the product again")):
         x, w, _, target = case(rows, torch.bfloat16)
         said = str(op.explain(x, w, target=target))
         assert words in said, said
+    for other, dtype, why in (
+        (fo.LinearCrossEntropy(lse=True), torch.bfloat16, "more than the loss is returned"),
+        (op, torch.float16, "float16 is rounded when the loss has its scale"),
+    ):
+        x, w, _, target = case(TWO, dtype)
+        said = str(other.explain(x, w, target=target))
+        assert why in said, said
+        assert "a product for x and a product for w" in said, said
+        assert "x is added up in float32" in said, said
     x.requires_grad_(False)
     w.requires_grad_(False)
     assert "blocks of" in str(op.explain(x, w, target=target))

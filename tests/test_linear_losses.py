@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops.declare.text import read
-from fusedops.product import torch_op_linear_cross_entropy as module
-from fusedops.product.torch_op_linear_cross_entropy import block_columns
+from fusedops.product import linear_loss_logits as logits
+from fusedops.product.linear_loss_logits import block_columns
 
 LOAD = [fo.Bias("b"), fo.Softcap("cap")]
 
@@ -21,8 +21,8 @@ LOAD = [fo.Bias("b"), fo.Softcap("cap")]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks where there are few classes; the operators read the same numbers."""
-    monkeypatch.setattr(module, "_FEWEST", 64)
-    monkeypatch.setattr(module, "_MOST", 128)
+    monkeypatch.setattr(logits, "_FEWEST_CLASSES", 64)
+    monkeypatch.setattr(logits, "_MOST_CLASSES", 128)
 
 
 def case(rows, features, classes, dtype, device, *, ignored=-100):
@@ -170,12 +170,57 @@ def test_the_sums_of_blocks_are_in_float32(device):
     assert (of_x.double() - leaf.grad).norm() <= 1.55e-3 * leaf.grad.norm()
 
 
-@pytest.mark.parametrize("frozen", ["x", "w", "b"])
-def test_what_needs_no_gradient_gets_none(frozen):
+@pytest.mark.parametrize("wanted", ["wb", "xb", "xw", *thorough("x", "w", "b")])
+@pytest.mark.parametrize("lse", [False, True])
+def test_what_needs_no_gradient_gets_none(lse, wanted):
     x, w, b, target = case((6,), 48, 300, torch.float32, "cpu")
-    {"x": x, "w": w, "b": b}[frozen].requires_grad_(False)
-    fo.LinearCrossEntropy(load=LOAD)(x, w, target=target, b=b, cap=9.0).backward()
-    assert [one.grad is None for one in (x, w, b)] == [key == frozen for key in "xwb"]
+    leaves = {"x": x, "w": w, "b": b}
+    for name, one in leaves.items():
+        one.requires_grad_(name in wanted)
+    op = fo.LinearCrossEntropy(load=LOAD, lse=lse)
+    made, whole = (call(x, w, target=target, b=b, cap=9.0) for call in (op, op.unfused))
+    losses = [one.loss + one.lse.square().sum() if lse else one for one in (made, whole)]
+    losses[0].backward()
+    assert "".join(key for key, one in leaves.items() if one.grad is not None) == wanted
+    for name, exact in zip(
+        wanted, torch.autograd.grad(losses[1], [leaves[key] for key in wanted]), strict=True
+    ):
+        torch.testing.assert_close(leaves[name].grad, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["loss", "lse", "log_prob", "entropy"])
+def test_each_result_alone_has_a_gradient(name, device):
+    x, w, b, target = case((7, 5), 48, 300, torch.float32, device)
+    op = fo.LinearCrossEntropy(LOAD, reduction="none", lse=True, log_prob=True, entropy=True)
+    upstream = randn(7, 5, device=device, seed=3)
+    found, wanted = (
+        torch.autograd.grad(
+            getattr(call(x, w, target=target, b=b, cap=9.0), name), (x, w, b), upstream
+        )
+        for call in (op, op.unfused)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_nan_and_infinity_are_seen_in_their_rows_alone(lse, device):
+    """Logits of NaN, of +inf, of -inf, which are no classes, and of NaN that do not count."""
+    x, w, _, target = case((6,), 48, 300, torch.float32, device)
+    b = torch.zeros(6, 1, device=device)
+    b[1], b[2], b[3], b[4] = torch.nan, torch.inf, -torch.inf, torch.nan
+    target = target.clamp(min=0)
+    target[4] = -100
+    op = fo.LinearCrossEntropy(load=[fo.Bias("b")], reduction="none", lse=lse)
+    for call in (op, op.unfused):
+        made = call(x, w, target=target, b=b)
+        loss, *more = made if lse else (made,)
+        (of_x,) = torch.autograd.grad(loss.sum() + sum(one.sum() for one in more), x)
+        assert loss.isnan().tolist() == [False, True, True, True, False, False]
+        assert of_x.isnan().all(-1).tolist() == [False, True, True, False, False, False]
+        assert of_x.isnan().any(-1).tolist() == [False, True, True, False, False, False]
+        assert not of_x[3:5].any()
 
 
 def test_operands_of_rows_and_of_all_elements(device):
@@ -367,8 +412,8 @@ def test_explain_has_the_blocks():
 
 def test_a_second_derivative_is_refused():
     x, w, _, target = case((6,), 48, 300, torch.float32, "cpu")
-    loss = fo.LinearCrossEntropy()(x, w, target=target)
-    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    found = fo.LinearCrossEntropy(lse=True)(x, w, target=target)
+    (gradient,) = torch.autograd.grad(found.loss + found.lse.sum(), x, create_graph=True)
     with raises(fo.UnsupportedError, "LinearCrossEntropy", "first derivative only"):
         gradient.sum().backward()
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers_models import CAUSAL, MODELS, SIZES, double_of, in_double, make
 
 import fusedops as fo
-from fusedops.product import torch_op_linear_cross_entropy as blocks
+from fusedops.product import linear_loss_logits as logits
 
 # Every worker imports this file, and transformers takes seconds: only what runs here imports it.
 pytestmark = pytest.mark.skipif(
@@ -30,8 +30,8 @@ EPS = torch.finfo(torch.float32).eps
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks of classes; warnings of transformers are of no use here."""
-    monkeypatch.setattr(blocks, "_FEWEST", 64)
-    monkeypatch.setattr(blocks, "_MOST", 64)
+    monkeypatch.setattr(logits, "_FEWEST_CLASSES", 64)
+    monkeypatch.setattr(logits, "_MOST_CLASSES", 64)
     importlib.import_module("transformers.utils.logging").set_verbosity_error()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -139,27 +139,9 @@ def explained(op: Any, x: Any, w: Any, arguments: Mapping[str, Any]) -> Any:
 def _make_ready(op: Any, here: LocalCall, x: DTensor, w: DTensor, given: Mapping[str, Any]) -> None:
     """Build the kernels of the losses of blocks on all ranks, before any waits."""
 
-    def calls() -> list[Bound]:
-        part, grad = op.of_part, torch.is_grad_enabled()
-        needs = grad and any(isinstance(one, Tensor) and one.requires_grad for one in (x, w))
-        found = []
-        for block, columns in part.losses_of_blocks(here.x, here.w):
-            shape = (*here.x.shape[:-1], columns)
-            z = torch.empty(shape, dtype=part.dtype_of(here.x), device=here.x.device)
-            operands = {
-                name: one[..., :columns]
-                if isinstance(one, Tensor) and name != "target" and one.dim() and one.shape[-1] > 1
-                else one
-                for name, one in here.operands.items()
-            }
-            if part.whole.rows is not block:  # whose numbers are found without a gradient first
-                alone = {
-                    name: one.detach() if isinstance(one, Tensor) else one
-                    for name, one in operands.items()
-                }
-                found.append(bind(block, z, alone, {}))
-            found.append(bind(block, z.detach().requires_grad_(needs), operands, {}))
-        return found
+    def calls() -> Iterator[Bound]:
+        for loss, z, operands in op.of_part.losses(here.x, here.w, here.operands):
+            yield bind(loss, z, operands, {})
 
     kind = (op.text, torch.is_grad_enabled(), *kinds_of({"x": x, "w": w, **given}))
     make_all_ready(op.name, x.device_mesh, kind, here.x.device, calls)

@@ -12,7 +12,8 @@ m a part, V_m its share of all classes, v_t the logit of the target:
   mean of a part's logits by its softmax;
 - with P_m the sum of a part's weights, a soft target's loss is sum_m (loss_m + P_m (lse - lse_m)).
 
-All of it is computed by torch, whose autograd says how much each part's numbers count.
+All of it is computed by torch. Where the parts are those of ranks, its autograd says how much each
+part's numbers count; a product's are differentiated at once, by what is kept of whole rows.
 """
 
 from __future__ import annotations
@@ -178,6 +179,41 @@ class LossOfParts:
         if more:
             parts["entropy"] = more[0].movedim(-1, 0)
         return self.joined(parts, at.sum(-1), mean, target, classes)
+
+    def joined_blocks(
+        self, parts: Mapping[str, Tensor], target: Tensor, columns: int, classes: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """What the op returns of each row, and what a kernel of whole rows would keep of it.
+
+        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
+        maximum, to which the sum is relative.
+
+        Args:
+            parts: What the op with the constants `row_parts.own` gives of each block, in a first
+                dimension of their own.
+            target: The class of each row.
+            columns: How many classes a block has; the last has what is left.
+            classes: How many there are.
+        """
+        last, smoothing = len(parts["lse"]) - 1, self.constants["label_smoothing"]
+        block = (target // columns).clamp(0, last)
+        at = value_of_target(parts).gather(0, block[None])[0]
+        mean = None
+        if smoothing > 0:
+            means = mean_of_part(parts)
+            sums = columns * means[:-1].sum(0) + (classes - columns * last) * means[-1]
+            mean = sums / classes
+        found = self.joined(parts, at, mean, target, classes)
+        ignored = target == self.constants["ignore_index"]
+        known = (target >= 0) & (target < classes)
+        base = parts["lse"].amax(0)
+        log_sum = (parts["lse"] - base).exp_().sum(0).log_().masked_fill(~known, torch.nan)
+        kept = [base.masked_fill(ignored, 0.0), log_sum.masked_fill(ignored, torch.inf)]
+        if smoothing > 0:
+            kept.append(torch.full_like(base, smoothing / classes))
+        if "entropy" in found:
+            kept.append(found["entropy"])
+        return found, torch.stack(kept, -1)
 
     def joined(
         self,

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LinearCrossEntropy: the loss of a product's rows, whose logits never exist whole.
 
-The columns of the product, the classes, are cut into blocks. Of each block only a few numbers a row
-are kept, those of a `CrossEntropy` of the block alone; torch joins the numbers of all blocks. In
-the backward pass, what autograd gives for the joining says how much each block's numbers count.
+The logits are cut into chunks of rows, or into blocks of columns, the classes. The gradient of a
+`CrossEntropy` reads a few numbers of each row, and no logits but its own, so that any part of them
+can have it. `torch_op_linear_cross_entropy` has both passes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.functors.operands import IDS
 from fusedops.jit.lock import guard
-from fusedops.ops.loss_parts import constants_of_part, mean_of_part, value_of_target
+from fusedops.ops.loss_parts import constants_of_part
 from fusedops.ops.losses import CrossEntropy
 from fusedops.product.declaration import given_factors
 from fusedops.product.factors import (
@@ -41,8 +41,8 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
-from fusedops.product.torch_op_linear_cross_entropy import block_columns, blocks_of
-from fusedops.product.torch_op_linear_one_loss import sweeps_of
+from fusedops.product.linear_loss_logits import Logits, block_columns, pieces, sweeps_of
+from fusedops.product.torch_op_linear_cross_entropy import by_parts
 from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ class LinearCrossEntropy(Op):
     memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
     torch raises an error at the second pass.
 
-    Calls that return more, those in float16, and operands that some rows share go by blocks of
-    classes in both passes, and add up x's gradient in float32.
+    Calls that return more, those in float16, and operands that some rows share make all gradients
+    in the backward pass, and add up x's in float32. The forward pass then goes by blocks of classes
+    too, as it does where no gradient is wanted.
 
     As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
@@ -154,8 +155,6 @@ class LinearCrossEntropy(Op):
                 "load leaves, and this load masks some; let a Linear make the logits, and a "
                 "CrossEntropy with this load read them"
             )
-        constants = constants_of_part(whole.constants)
-        self.block = CrossEntropy(self.load, inplace=True, **constants)
         self.text = spell(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -209,8 +208,7 @@ class LinearCrossEntropy(Op):
                 named = {key: one for key, one in arguments.items() if key != "target"}
                 check_broadcast(self.name, "the logits", (*x.shape[:-1], classes), named)
             return self.whole(linear(x, w), **arguments)
-        names: list[str] = []
-        tensors: list[Tensor] = []
+        tensors: dict[str, Tensor] = {}
         numbers: list[float] = []
         counts: list[int] = []
         for key in self.slots:
@@ -218,24 +216,13 @@ class LinearCrossEntropy(Op):
             if key == "target" or value is None:
                 continue
             if isinstance(value, Tensor):
-                names.append(key)
-                tensors.append(value)
+                tensors[key] = value
             else:
                 if isinstance(value, bool) or not isinstance(value, NUMBERS):
                     value = check_number(self.whole, key, value)
-                (counts if key in self.block.counted else numbers).append(value)
-        x, w = as_factor(x, dtype), as_factor(w, dtype)
-        labels = target.long()
-        given = (x, w, labels, tensors, names, numbers, counts, self.text)
-        sweeps = sweeps_of(self, x, w, dict(zip(names, tensors, strict=True)))
-        if sweeps is not None:
-            loss, *_ = torch.ops.fusedops.linear_cross_entropy_loss(*given, *sweeps)
-            return self.whole.wrap({"loss": loss})
-        parts = torch.ops.fusedops.linear_cross_entropy(*given)
-        joined = self._joined(
-            dict(zip(self.block.outputs, parts, strict=True)), labels, columns, classes
-        )
-        return self.whole._as_given(joined, x.shape, {"target": labels})
+                (counts if key in self.whole.counted else numbers).append(value)
+        factors = as_factor(x, dtype), as_factor(w, dtype)
+        return self.whole.wrap(by_parts(self, *factors, target, tensors, numbers, counts))
 
     @functools.cached_property
     def of_part(self) -> LinearCrossEntropy:
@@ -243,32 +230,32 @@ class LinearCrossEntropy(Op):
         constants = constants_of_part(self.constants)
         return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
 
-    def losses_of_blocks(self, x: Tensor, w: Tensor) -> list[tuple[CrossEntropy, int]]:
-        """The losses that a call runs after its products, and of how many classes each is."""
-        classes = w.shape[0]
-        columns = block_columns(x.shape[-1], classes)
-        if classes <= columns or x.numel() == 0:
-            return [(self.whole.rows, classes)]
-        sizes = {stop - start for start, stop in blocks_of(columns, classes)}
-        return [(self.block, size) for size in sorted(sizes, reverse=True)]
+    def losses(
+        self, x: Tensor, w: Tensor, operands: Mapping[str, Any]
+    ) -> Iterator[tuple[CrossEntropy, Tensor, dict[str, Any]]]:
+        """The losses that a call of a part runs, with logits in the place of its products.
 
-    def dtype_of(self, x: Tensor) -> torch.dtype:
-        """The dtype of the logits of a call."""
-        return factor_dtype(x)
-
-    def _joined(
-        self, parts: Mapping[str, Tensor], labels: Tensor, columns: int, classes: int
-    ) -> Any:
-        """One loss a row, and what else is returned, of the numbers of all blocks."""
-        mean = None
-        if self.constants["label_smoothing"] > 0:
-            sizes = [stop - start for start, stop in blocks_of(columns, classes)]
-            share = parts["lse"].new_tensor(sizes).div_(classes).view(-1, *[1] * labels.dim())
-            mean = (mean_of_part(parts) * share).sum(0)
-        block = (labels // columns).clamp(0, len(parts["lse"]) - 1)
-        at = value_of_target(parts).gather(0, block[None])[0]
-        rows = self.whole.rows
-        return rows.wrap(rows.joined(parts, at, mean, labels, classes))
+        Where gradients are wanted of these tensors, they are wanted of the arguments.
+        """
+        x = as_factor(x, factor_dtype(x))
+        tensors = {k: one for k, one in operands.items() if isinstance(one, Tensor)}
+        numbers = {k: one for k, one in operands.items() if k not in tensors}
+        target = tensors.pop("target")
+        (features, classes), wanted = w.shape[::-1], sweeps_of(self, x, w, tensors).wanted
+        if classes <= block_columns(features, classes) or x.numel() == 0:
+            z = x.new_empty((*x.shape[:-1], classes))
+            yield self.whole, z.requires_grad_(not {"x", "w"}.isdisjoint(wanted)), {**operands}
+            return
+        logits = Logits(self, x, w, target, tensors, numbers)
+        for trains in (False, True)[: 1 + bool(wanted)]:
+            columns = block_columns(features, classes, of_w=trains and "x" not in wanted)
+            blocks = {one.stop - one.start: one for one in pieces(classes, columns)}
+            for size, block in blocks.items():
+                z = logits.in_rows(logits.room(logits.count, columns)[:, :size])
+                given = logits.operands_of(slice(0, logits.count), block)
+                if not trains:
+                    given = {name: one.detach() for name, one in given.items()}
+                yield self.whole, z.requires_grad_(trains), {**given, **numbers}
 
     def explain(self, /, *factors: Tensor, **arguments: Any) -> ProductExplanation:
         """Say what a call with these arguments would run, without running it.

@@ -6,122 +6,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from fusedops.errors import counted
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.product.factors import factor_dtype
-from fusedops.product.torch_op_linear_cross_entropy import block_columns
-from fusedops.product.torch_op_linear_one_loss import (
+from fusedops.product.linear_loss_logits import (
     Sweeps,
+    block_columns,
     chunk_rows,
-    columns_of_block,
     sweeps_of,
+    why_late,
 )
 
 __all__ = ["explanation"]
 
 
-class _Way(NamedTuple):
-    """How the passes of a call go, in words, how many kernels come first, and what is kept."""
-
-    forward: str
-    backward: str | None
-    kernels: int
-    kept: tuple[Kept, ...]
-
-
 def explanation(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> Any:
     """The explanation of a call with these tensors."""
     rows, classes, size = math.prod(x.shape[:-1]), w.shape[0], factor_dtype(x).itemsize
-    flops = 2 * rows * w.numel()
-    named = {"x": x, "w": w}
-    wanted = [k for k, one in named.items() if torch.is_grad_enabled() and one.requires_grad]
-    kept = tuple(Kept.given(key, one) for key, one in named.items()) if wanted else ()
+    flops, named = 2 * rows * w.numel(), {"x": x, "w": w}
     sweeps = sweeps_of(op, x, w, operands)
-    columns = block_columns(x.shape[-1], classes)
-    if classes <= columns or x.numel() == 0:
-        way = _one_block(rows * classes * size, wanted, kept)
-    elif sweeps is None:
-        way = _by_blocks(rows, classes, columns, size, flops, wanted, kept)
+    late = [name for name in sweeps.wanted if name not in sweeps.early]
+    backward: list[str] = []
+    if classes <= block_columns(x.shape[-1], classes) or x.numel() == 0:
+        told = f"one block: the product, {rows * classes * size} bytes, then a CrossEntropy"
+        kernels, early = 2, dict[str, Tensor]()
+        backward += [f"one kernel, and {_products(sweeps.wanted)}"] * bool(sweeps.wanted)
     else:
-        way = _in_sweeps(x, w, sweeps, size, flops, kept)
+        told, kernels = _forward(x, w, sweeps, size, why_late(op, x, operands, sweeps.wanted))
+        early = {k: one for k, one in named.items() if k in sweeps.early}
+        backward += [_late(rows, w, late, size)] * bool(late)
+        if early:
+            backward.append("the gradients of the forward pass are multiplied by that of the loss")
+    kept = [Kept.given(key, one) for key, one in named.items() if late]
+    for name, one in early.items():
+        of = one.numel() * size
+        kept.append(Kept(f"gradient of {name}", "made in the forward pass", of, of))
     return ProductExplanation(
         op=op,
-        kept=way.kept,
-        backward=way.backward,
+        kept=tuple(kept),
+        backward="; ".join(backward) or None,
         flops=flops,
         bytes=x.nbytes + w.nbytes + 2 * rows * classes * size,
         product=f"z = x @ w.T: {tuple(x.shape)} and {tuple(w.shape)}, {flops} flops",
-        implementation=way.forward,
-        kernels=way.kernels,
+        implementation=told,
+        kernels=kernels,
     )
 
 
 def _products(wanted: Sequence[str]) -> str:
-    return " and ".join(f"a product for {one}" for one in wanted)
+    made = [f"a product for {one}" for one in wanted if one in ("x", "w")]
+    return " and ".join(made) or "a sum"
 
 
-def _one_block(logits: int, wanted: Sequence[str], kept: tuple[Kept, ...]) -> _Way:
-    backward = f"one kernel, and {_products(wanted)}" if wanted else None
-    told = f"one block: the product, {logits} bytes, then a CrossEntropy"
-    return _Way(told, backward, 2, kept)
-
-
-def _by_blocks(
-    rows: int,
-    classes: int,
-    columns: int,
-    size: int,
-    flops: int,
-    wanted: Sequence[str],
-    kept: tuple[Kept, ...],
-) -> _Way:
-    blocks = math.ceil(classes / columns)
-    told = (
-        f"{counted(blocks, 'block')} of {columns} classes: a product of {rows * columns * size} "
-        "bytes, then one kernel that reads it and writes a few numbers a row; the logits of all "
-        f"classes would be {rows * classes * size} bytes"
-    )
-    backward = None
-    if wanted:
-        backward = (
-            f"each block is multiplied again, {flops} flops, then a kernel for its gradient, and "
-            f"{_products(wanted)}"
-        )
-    return _Way(told, backward, 2 * blocks, kept)
-
-
-def _in_sweeps(
-    x: Tensor, w: Tensor, sweeps: Sweeps, size: int, flops: int, kept: tuple[Kept, ...]
-) -> _Way:
+def _forward(x: Tensor, w: Tensor, sweeps: Sweeps, size: int, why: str) -> tuple[str, int]:
+    """What the forward pass runs, in words, and how many kernels that are."""
     rows, (classes, features) = math.prod(x.shape[:-1]), w.shape
+    if not sweeps.early:
+        columns = block_columns(features, classes)
+        blocks = math.ceil(classes / columns)
+        told = (
+            f"{counted(blocks, 'block')} of {columns} classes: a product of "
+            f"{rows * columns * size} bytes, then one kernel that reads it and writes a few "
+            f"numbers a row; the logits of all classes would be {rows * classes * size} bytes"
+        )
+        if why and sweeps.wanted:
+            told += f"; all gradients are made in the backward pass: {why}"
+        return told, 2 * blocks
     taken = min(chunk_rows(rows, features, of_w="w" in sweeps.wanted), rows)
     chunks = math.ceil(rows / taken)
-    early = {k: one for k, one in (("x", x), ("w", w)) if k in sweeps.early}
     made = [f"a product of {taken * classes * size} bytes", "a kernel for the loss"]
-    made += ["one for the gradient of the logits in their memory"] * bool(sweeps.early)
-    made += [f"a product for {name}" for name in early]
+    made += ["one for the gradient of the logits in their memory"]
+    made += [f"a product for {name}" for name in ("x", "w") if name in sweeps.early]
     told = f"{counted(chunks, 'chunk')} of {taken} rows: {', '.join(made)}"
-    sums = w.numel() * max(size, 4)
-    if "w" in early and size < 4:
-        told += f"; the gradient of w is added up in float32, {sums} bytes"
-    backward = "the gradients of the forward pass are multiplied by that of the loss"
-    if "w" in sweeps.wanted and "w" not in early:
-        columns = columns_of_block(features, classes)
-        again = (
-            f"{counted(math.ceil(classes / columns), 'block')} of {columns} classes: the product "
-            f"again, {flops} flops in all, {rows * columns * size} bytes, a kernel for its "
-            f"gradient, and a product for w; a sum of w's gradient would take {sums} bytes in the "
+    if "w" in sweeps.early and size < 4:
+        told += f"; the gradient of w is added up in float32, {w.numel() * 4} bytes"
+    return told, chunks * len(made)
+
+
+def _late(rows: int, w: Tensor, late: Sequence[str], size: int) -> str:
+    """What the backward pass multiplies again, in words."""
+    classes, features = w.shape
+    columns = block_columns(features, classes, of_w="x" not in late)
+    told = (
+        f"{counted(math.ceil(classes / columns), 'block')} of {columns} classes: the product "
+        f"again, {2 * rows * w.numel()} flops in all, {rows * columns * size} bytes, a kernel for "
+        f"its gradient, and {_products(late)}"
+    )
+    if "x" in late and size < 4:
+        return f"{told}; the gradient of x is added up in float32, {rows * features * 4} bytes"
+    if late == ["w"]:
+        return (
+            f"{told}; a sum of w's gradient would take {w.numel() * max(size, 4)} bytes in the "
             "forward pass"
         )
-        backward = f"{again}; {backward}" if sweeps.early else again
-    else:
-        kept = ()
-    for name, one in early.items():
-        of = one.numel() * size
-        kept = (*kept, Kept(f"gradient of {name}", "made in the forward pass", of, of))
-    return _Way(told, backward, chunks * len(made), kept)
+    return told

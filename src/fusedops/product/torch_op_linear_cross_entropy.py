@@ -1,74 +1,62 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The two loops over blocks of classes of a `LinearCrossEntropy`, as operators of torch.
+"""The passes of a `LinearCrossEntropy`, as operators of torch.
 
-- ``fusedops::linear_cross_entropy(x, w, target, tensors, names, numbers, counts, op)`` multiplies
-  each block of w, and gives the numbers of a `CrossEntropy` of the block alone, of all blocks: each
-  of shape (blocks, *rows).
-- ``fusedops::linear_cross_entropy_backward(...)`` multiplies each block again, and gives the wanted
-  gradients: of w by one product over all rows for each block, whose sums the GEMM has in float32,
-  of x added up in float32, block by block.
+The gradient of x is a sum over classes, and that of w a sum over rows. Each is one product, whose
+sums are in the GEMM, if the logits are cut the other way: x's by chunks of rows, w's by blocks of
+classes. Each part of the logits is multiplied when it is needed, and its gradient takes its memory.
+
+- ``fusedops::linear_cross_entropy(x, w, target, tensors, names, numbers, counts, op, ...)`` gives
+  the results of the call. The gradients named in ``early`` are made with them, up to the gradient
+  of the loss; it goes by chunks of rows then, and otherwise by blocks of classes, whose numbers of
+  rows it joins. For what is left of ``wanted`` it also gives the numbers of each row that gradients
+  are made of.
+- ``fusedops::linear_cross_entropy_late(...)`` goes by blocks of classes in the backward pass, and
+  makes the other gradients of these numbers.
+- ``fusedops::linear_cross_entropy_scaled(upstream, gradients)`` multiplies the early ones by the
+  gradient of the loss.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, library
 
 from fusedops.declare.text import read
-from fusedops.product.factors import check_broadcast, rows_of
+from fusedops.functors import Scale
+from fusedops.map import Map
+from fusedops.product.factors import rows_of
+from fusedops.product.linear_loss_logits import Logits, block_columns, chunk_rows, sweeps_of
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
-__all__ = ["add_product", "block_columns", "blocks_of", "check_logits"]
-
-#: A block has twice as many columns as x, so that its logits take twice the bytes of x, as x's
-#: gradient does in float32: fewer columns make small products, more take memory.
-_OF_FEATURES = 2
-_FEWEST, _MOST = 2048, 16384
-_RECORDS = torch._C.DispatchKey.AutogradFunctionality
+__all__ = ["by_parts"]
 
 
-def block_columns(features: int, classes: int, of_features: int = _OF_FEATURES) -> int:
-    """How many columns of logits are multiplied at a time, all blocks but the last having as many.
-
-    They take the memory of x this many times, unless that makes them few or many.
-
-    >>> block_columns(features=4096, classes=128256)
-    8064
-    """
-    wanted = min(max(of_features * features, _FEWEST), _MOST)
-    count = max(1, math.ceil(classes / wanted))
-    return math.ceil(math.ceil(classes / count) / 64) * 64
-
-
-def blocks_of(columns: int, classes: int) -> list[tuple[int, int]]:
-    """The first class of each block, and the one after its last."""
-    return [(at, min(at + columns, classes)) for at in range(0, classes, columns)]
+def by_parts(
+    op: Any,
+    x: Tensor,
+    w: Tensor,
+    target: Tensor,
+    operands: Mapping[str, Tensor],
+    numbers: Sequence[float],
+    counts: Sequence[int],
+) -> dict[str, Tensor]:
+    """The results of a call of the op, by name. Dynamo traces it."""
+    sweeps = sweeps_of(op, x, w, operands)
+    given = (x, w, target.long(), [*operands.values()], [*operands], numbers, counts, op.text)
+    found = torch.ops.fusedops.linear_cross_entropy(*given, *sweeps)
+    return dict(zip(op.outputs, found, strict=False))
 
 
-class _Forward(NamedTuple):
-    """The arguments of ``linear_cross_entropy``."""
+class _Call(NamedTuple):
+    """The arguments of ``linear_cross_entropy``, which are the last ones of its gradient, too."""
 
-    x: Tensor
-    w: Tensor
-    target: Tensor
-    tensors: Sequence[Tensor]
-    names: Sequence[str]
-    numbers: Sequence[float]
-    counts: Sequence[int]
-    op: str
-
-
-class _Backward(NamedTuple):
-    """The arguments of ``linear_cross_entropy_backward``: gradients of the results named first."""
-
-    upstream: Sequence[Tensor]
-    outputs: Sequence[str]
     x: Tensor
     w: Tensor
     target: Tensor
@@ -78,116 +66,67 @@ class _Backward(NamedTuple):
     counts: Sequence[int]
     op: str
     wanted: Sequence[str]
+    early: Sequence[str]
+
+    @property
+    def late(self) -> list[str]:
+        """Which gradients are made in the backward pass."""
+        return [name for name in self.wanted if name not in self.early]
+
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """The operands that are tensors, by name."""
+        return dict(zip(self.names, self.tensors, strict=True))
+
+    def like(self, names: Sequence[str]) -> list[Tensor]:
+        """The tensors of these names, whose shapes and dtypes their gradients have."""
+        known = {"x": self.x, "w": self.w, **self.operands}
+        return [known[name] for name in names]
+
+    def logits(self) -> Logits:
+        """What is known of the logits."""
+        op = read(self.op)
+        numbers = numbers_of(op.whole, (*self.names, "target"), self.numbers, self.counts)
+        return Logits(op, self.x, self.w, self.target, self.operands, numbers)
 
 
-def check_logits(call: Any) -> None:
-    """Raise ValueError for an operand that does not broadcast against the logits of a call."""
-    shape = (*call.x.shape[:-1], call.w.shape[0])
-    given = dict(zip(call.names, call.tensors, strict=True))
-    check_broadcast("LinearCrossEntropy", "the logits", shape, given)
+class _Gradients:
+    """Gradients that the parts of the logits add to, in float32 where several add to an element."""
+
+    def __init__(self, logits: Logits, names: Sequence[str], *, by_rows: bool) -> None:
+        self.logits = logits
+        self.found: dict[str, Tensor] = {}
+        for name in names:
+            one = {"x": logits.x, "w": logits.w, **logits.operands}[name]
+            if name in ("x", "w"):
+                alone, make = (name == "x") == by_rows, one.new_empty
+            else:
+                alone = logits.of_rows(one) if by_rows else logits.of_classes(one)
+                make = one.new_zeros
+            dtype = one.dtype if alone else torch.promote_types(one.dtype, logits.dtype)
+            self.found[name] = make(one.shape, dtype=dtype)
+
+    def add(self, rows: slice, classes: slice, found: Mapping[str, Tensor]) -> None:
+        """Take in what the gradients of a part and of its operands give."""
+        logits, dz = self.logits, rows_of(found["x"])
+        for name, total in self.found.items():
+            if name == "x":
+                _add_product(total[rows], dz, logits.w[classes], first=classes.start == 0)
+            elif name == "w":
+                _add_product(total[classes], dz.t(), logits.x[rows], first=rows.start == 0)
+            else:
+                logits.cut(total, rows, classes).add_(found[name])
+
+    def finished(self, call: _Call) -> list[Tensor]:
+        """The gradients, of the dtypes and shapes of their tensors."""
+        names = [*self.found]
+        return [
+            self.found.pop(name).to(like.dtype).view(like.shape)
+            for name, like in zip(names, call.like(names), strict=True)
+        ]
 
 
-class _Loop:
-    """The blocks of a call, one after the other, in one memory."""
-
-    def __init__(self, call: _Forward | _Backward) -> None:
-        op = read(call.op)
-        self.block, self.call = op.block, call
-        self.ignored = call.target == op.constants["ignore_index"]
-        self.rows, self.classes = call.x.shape[:-1], call.w.shape[0]
-        self.columns = block_columns(call.x.shape[-1], self.classes)
-        self.x = rows_of(call.x)
-        self.given = dict(zip(call.names, call.tensors, strict=True))
-        check_logits(call)
-        present = (*call.names, "target")
-        self.numbers = numbers_of(self.block, present, call.numbers, call.counts)
-        self.memory = call.x.new_empty(self.x.shape[0] * self.columns)
-
-    def of_columns(self, tensor: Tensor) -> bool:
-        """Whether an operand has a number for each class."""
-        return tensor.dim() > 0 and tensor.shape[-1] == self.classes > 1
-
-    def __iter__(self) -> Iterator[tuple[int, int, Tensor, dict[str, Any]]]:
-        """Of each block its first and last class, its logits, and the arguments of its loss."""
-        for start, stop in blocks_of(self.columns, self.classes):
-            size = stop - start
-            z = self.memory[: self.x.shape[0] * size].view(-1, size)
-            torch.mm(self.x, self.call.w[start:stop].t(), out=z)
-            inside = (self.call.target >= start) & (self.call.target < stop)
-            local = torch.where(inside, self.call.target - start, 0)
-            given = {
-                name: one[..., start:stop] if self.of_columns(one) else one
-                for name, one in self.given.items()
-            }
-            target = local.masked_fill(self.ignored, -1)
-            yield start, stop, z.view(*self.rows, size), {"target": target, **given, **self.numbers}
-
-
-def _run(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
-    with torch.no_grad():
-        found = [loop.block(z, **given) for loop in [_Loop(call)] for _, _, z, given in loop]
-    return [torch.stack(parts) for parts in zip(*found, strict=True)]
-
-
-def _fake(*arguments: Any) -> list[Tensor]:
-    call = _Forward(*arguments)
-    op = read(call.op)
-    count = len(blocks_of(block_columns(call.x.shape[-1], call.w.shape[0]), call.w.shape[0]))
-    dtype = torch.float64 if call.x.dtype is torch.float64 else torch.float32
-    shape = (count, *call.x.shape[:-1])
-    return [call.x.new_empty(shape, dtype=dtype) for _ in op.block.outputs]
-
-
-def _run_backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
-    loop, wanted = _Loop(call), {*call.wanted}
-    compute = torch.promote_types(call.x.dtype, torch.float32)
-    dx = torch.empty_like(loop.x, dtype=compute) if "x" in wanted else None
-    found: dict[str, Tensor] = {}
-    for name in wanted - {"x", "w"}:
-        one = loop.given[name]
-        if loop.of_columns(one):
-            found[name] = torch.empty_like(one)
-        else:
-            found[name] = torch.zeros_like(one, dtype=torch.promote_types(one.dtype, compute))
-    if "w" in wanted:
-        found["w"] = torch.empty_like(call.w)
-    # Autograd sees each block, below which the dispatcher calls operators.
-    recorded = torch._C._SetExcludeDispatchKeyGuard(_RECORDS, False)
-    with torch.no_grad(), recorded:
-        for at, (start, stop, z, given) in enumerate(loop):
-            names = [name for name in loop.given if name in wanted]
-            for name in names:
-                given[name] = given[name].detach().requires_grad_()
-            leaf = z.detach().requires_grad_()
-            with torch.enable_grad():
-                made = loop.block(leaf.view_as(leaf), **given)
-            results = [getattr(made, name) for name in call.outputs]
-            upstream = [one[at] for one in call.upstream]
-            leaves = [leaf, *(given[name] for name in names)]
-            dz, *others = torch.autograd.grad(results, leaves, upstream)
-            del made, results, leaf, leaves
-            dz = rows_of(dz)
-            if dx is not None:
-                add_product(dx, dz, call.w[start:stop], first=start == 0)
-            if "w" in wanted:
-                torch.mm(dz.t(), loop.x, out=found["w"][start:stop])
-            for name, one in zip(names, others, strict=True):
-                if loop.of_columns(loop.given[name]):
-                    found[name][..., start:stop] = one
-                else:
-                    found[name] += one
-    del loop.memory, dz, z  # before another tensor of x's size is made
-    if dx is not None:
-        found["x"] = dx.to(call.x.dtype).view(call.x.shape)
-    return [
-        found[name] if name in ("x", "w") else found[name].to(loop.given[name].dtype)
-        for name in call.wanted
-    ]
-
-
-def add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> None:
+def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> None:
     """``total += one @ other``, added in total's dtype; the first product is all of it."""
     wide: dict[str, Any] = {}
     if total.dtype is not one.dtype:
@@ -201,46 +140,151 @@ def add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> No
         torch.addmm(total, one, other, out=total, **wide)
 
 
-def _fake_backward(*arguments: Any) -> list[Tensor]:
-    call = _Backward(*arguments)
-    known = {"x": call.x, "w": call.w, **dict(zip(call.names, call.tensors, strict=True))}
-    return [torch.empty_like(known[name]) for name in call.wanted]
+def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
+    """The loss of each row, what is kept of it, and the early gradients."""
+    logits = call.logits()
+    rows = chunk_rows(logits.count, logits.x.shape[1], of_w="w" in call.wanted)
+    gradients = _Gradients(logits, call.early, by_rows=True)
+    upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
+    made: list[Sequence[Tensor]] = []
+    for here, classes, z in logits.parts(rows, logits.classes):
+        operands = logits.operands_of(here, classes)
+        loss, kept = logits.op.trained(z, **operands, **logits.numbers)
+        made.append((loss, kept))
+        of_loss = [one[here] for one in upstream if one is not None]
+        found = logits.gradients(call.early, z, kept, operands, of_loss)
+        gradients.add(here, classes, found)
+        del z, found  # before w's gradient is made of its sum
+    losses, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
+    return {"loss": losses}, kept, gradients.finished(call)
+
+
+def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
+    """The results of each row, joined from those of blocks, and what is kept of it."""
+    logits, part = call.logits(), read(call.op).of_part.whole
+    columns = block_columns(logits.x.shape[1], logits.classes)
+    parts = _results_of_blocks(logits, part, columns)
+    results, kept = logits.op.joined_blocks(parts, logits.target, columns, logits.classes)
+    return results, kept.flatten(0, -2), []
+
+
+def _results_of_blocks(logits: Logits, part: Any, columns: int) -> dict[str, Tensor]:
+    """What the loss of a part gives of each block, of which nothing else is left then."""
+    made: list[Sequence[Tensor]] = []
+    for rows, classes, z in logits.parts(logits.count, columns):
+        operands = logits.operands_of(rows, classes)
+        operands["target"].clamp_(0, z.shape[-1] - 1)  # one that lies elsewhere is not read
+        made.append(part(z, **operands, **logits.numbers))
+        del z, operands
+    return {k: torch.stack(every) for k, *every in zip(part.outputs, *made, strict=True)}
+
+
+def _run(*arguments: Any) -> list[Tensor]:
+    call = _Call(*arguments)
+    op = read(call.op).whole
+    with torch.no_grad():
+        results, kept, gradients = (_by_rows if call.early else _by_classes)(call)
+        results = {name: one.view(call.target.shape) for name, one in results.items()}
+        if op is not op.rows:
+            results["loss"] = op.reduced(results["loss"].sum(), call.target)
+    return [*results.values(), *[kept] * bool(call.late), *gradients]
+
+
+def _fake(*arguments: Any) -> list[Tensor]:
+    call = _Call(*arguments)
+    op = read(call.op).whole
+    shapes: list[Any] = [call.target.shape for _ in op.outputs]
+    if op is not op.rows:
+        shapes[0] = ()
+    shapes += [(math.prod(call.x.shape[:-1]), op.kept)] * bool(call.late)
+    dtype = torch.promote_types(call.x.dtype, torch.float32)
+    made = [call.x.new_empty(shape, dtype=dtype) for shape in shapes]
+    return [*made, *(one.new_empty(one.shape) for one in call.like(call.early))]
+
+
+def _run_late(
+    upstream: Sequence[Tensor], outputs: Sequence[str], kept: Tensor, *arguments: Any
+) -> list[Tensor]:
+    call = _Call(*arguments)
+    with torch.no_grad():
+        logits = call.logits()
+        columns = block_columns(logits.x.shape[1], logits.classes, of_w="x" not in call.late)
+        gradients = _Gradients(logits, call.late, by_rows=False)
+        incoming = logits.upstream(dict(zip(outputs, upstream, strict=True)))
+        kept = kept.view(*logits.rows, -1)
+        for rows, classes, z in logits.parts(logits.count, columns):
+            operands = logits.operands_of(rows, classes)
+            found = logits.gradients(call.late, z, kept, operands, incoming)
+            gradients.add(rows, classes, found)
+            del z, found  # before x's gradient is made of its sum
+        return gradients.finished(call)
+
+
+def _fake_late(upstream: Any, outputs: Any, kept: Any, *arguments: Any) -> list[Tensor]:
+    call = _Call(*arguments)
+    return [one.new_empty(one.shape) for one in call.like(call.late)]
+
+
+@functools.cache
+def _scaling() -> Map:
+    """One product an element, rounded once; torch's, of two dtypes, has no wide accesses."""
+    return Map(load=[Scale("by")])
+
+
+def _scale(upstream: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
+    by = upstream.reshape(-1, 1) if upstream.dim() > 0 else upstream  # one for each row of x
+    with torch.no_grad():
+        flat = [one.reshape(-1, one.shape[-1] if one.dim() > 0 else 1) for one in gradients]
+        made = [_scaling()(one, by=by) for one in flat]
+    return [one.view(like.shape) for one, like in zip(made, gradients, strict=True)]
+
+
+def _fake_scale(upstream: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(one) for one in gradients]
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    call = _Forward(*inputs)
+    call = _Call(*inputs)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(call.x, call.w, call.target, *call.tensors)
+    # These stay results that have a gradient: a second derivative of them is refused.
+    made = output[len(read(call.op).outputs) :]
+    again = [call.x, call.w, call.target, *call.tensors] if call.late else []
+    ctx.save_for_backward(*made, *again)
     ctx.call = call._replace(x=None, w=None, target=None, tensors=None)  # type: ignore[arg-type]
-    needs = ctx.needs_input_grad
-    ctx.wanted = [name for name, need in zip(("x", "w"), needs, strict=False) if need]
-    ctx.wanted += [
-        name for name, one in zip(call.names, call.tensors, strict=True) if one.requires_grad
-    ]
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    call: _Forward = ctx.call
-    outputs = read(call.op).block.outputs
-    arriving = {k: one for k, one in zip(outputs, incoming, strict=True) if one is not None}
-    x, w, target, *tensors = ctx.saved_tensors
-    results = torch.ops.fusedops.linear_cross_entropy_backward(
-        [*arriving.values()], [*arriving], x, w, target, tensors, *call[4:], ctx.wanted
-    )
-    found = dict(zip(ctx.wanted, results, strict=True))
-    given = (call.names, call.numbers, call.counts)
-    lists: list[Any] = [None if one else [] for one in given]
-    return (found.get("x"), found.get("w"), None, [found.get(k) for k in call.names], *lists, None)
+    call: _Call = ctx.call
+    outputs = read(call.op).outputs
+    arriving = {k: one for k, one in zip(outputs, incoming, strict=False) if one is not None}
+    found = dict[str, Tensor]()
+    if arriving:
+        saved = [*ctx.saved_tensors]  # once: a checkpoint hands them out a single time
+        if late := call.late:
+            kept = saved.pop(0)
+            x, w, target, *tensors = saved[len(call.early) :]
+            made = torch.ops.fusedops.linear_cross_entropy_late(
+                [*arriving.values()], [*arriving], kept, x, w, target, tensors, *call[4:]
+            )
+            found.update(zip(late, made, strict=True))
+        if early := call.early:
+            made = torch.ops.fusedops.linear_cross_entropy_scaled(
+                arriving["loss"], saved[: len(early)]
+            )
+            found.update(zip(early, made, strict=True))
+    operands = [found.get(name) for name in call.names]
+    rest: list[Any] = [
+        None if one else [] for one in call[4:]
+    ]  # an empty list counts as one of tensors
+    return (found.get("x"), found.get("w"), None, operands, *rest)
 
 
-define("linear_cross_entropy", schema(_Forward), _run, _fake)
+_NAME, _TITLE = "linear_cross_entropy", "LinearCrossEntropy"
+_LATE = f"Tensor[] upstream, str[] outputs, Tensor kept, {schema(_Call)}"
+define(_NAME, schema(_Call), _run, _fake)
 library.register_autograd(
-    "fusedops::linear_cross_entropy", _differentiate, setup_context=_set_up, lib=namespace
+    f"fusedops::{_NAME}", _differentiate, setup_context=_set_up, lib=namespace
 )
-define_gradient(
-    "linear_cross_entropy_backward",
-    schema(_Backward),
-    _run_backward,
-    _fake_backward,
-    "LinearCrossEntropy",
-)
+define_gradient(f"{_NAME}_late", _LATE, _run_late, _fake_late, _TITLE)
+_SCALED = "Tensor upstream, Tensor[] gradients"
+define_gradient(f"{_NAME}_scaled", _SCALED, _scale, _fake_scale, _TITLE)

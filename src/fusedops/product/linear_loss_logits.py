@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The logits of a `LinearCrossEntropy`, of which some rows or some classes exist at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedops.product.factors import check_broadcast, factor_dtype, rows_of
+from fusedops.run.autograd import Saved, run_backward
+from fusedops.run.recipe import recipe_of
+
+__all__ = [
+    "Logits",
+    "Sweeps",
+    "block_columns",
+    "chunk_rows",
+    "has_room_for_sums",
+    "pieces",
+    "sweeps_of",
+    "why_late",
+]
+
+#: With fewer rows a product with w takes longer to read w than to multiply.
+_FEWEST_ROWS = 1024
+#: With fewer classes products are small, and with more their logits take memory.
+_FEWEST_CLASSES, _MOST_CLASSES = 2048, 16384
+
+
+def chunk_rows(rows: int, features: int, *, of_w: bool) -> int:
+    """How many rows are multiplied at a time, all chunks but the last having as many.
+
+    Where a gradient of w is made, the logits of a chunk take no more memory than it does. It is
+    allocated when they are gone, so they take none of their own.
+
+    >>> chunk_rows(rows=16384, features=2048, of_w=True)
+    2048
+    """
+    wanted = max(features, _FEWEST_ROWS) if of_w else _FEWEST_ROWS
+    count = max(1, math.ceil(rows / wanted))
+    return math.ceil(math.ceil(rows / count) / 64) * 64
+
+
+def block_columns(features: int, classes: int, *, of_w: bool = False) -> int:
+    """How many classes are multiplied at a time, all blocks but the last having as many.
+
+    Their logits take twice the bytes of x, as the sum of x's gradient does in float32, unless that
+    makes them few or many; where the gradient of w is all that is made of them, as many as x.
+
+    >>> block_columns(features=4096, classes=128256)
+    8064
+    """
+    wanted = min(max(features if of_w else 2 * features, _FEWEST_CLASSES), _MOST_CLASSES)
+    count = max(1, math.ceil(classes / wanted))
+    return math.ceil(math.ceil(classes / count) / 64) * 64
+
+
+def has_room_for_sums(rows: int, classes: int) -> bool:
+    """Whether w's gradient is added up in the forward sweep, which saves a product.
+
+    The sum in float32 may take 8 bytes for each element of x.
+    """
+    return classes <= 2 * rows
+
+
+class Sweeps(NamedTuple):
+    """Which gradients a call makes, and which of them already in the forward pass."""
+
+    wanted: list[str]
+    early: list[str]
+
+
+def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> Sweeps:
+    """Which gradients a call of a `LinearCrossEntropy` makes, and when."""
+    named = {"x": x, "w": w, **operands}
+    wanted = [k for k, one in named.items() if torch.is_grad_enabled() and one.requires_grad]
+    if why_late(op, x, operands, wanted):
+        return Sweeps(wanted, [])
+    by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
+    sums = not by_row and has_room_for_sums(rows, w.shape[0])
+    return Sweeps(wanted, [name for name in wanted if name != "w" or sums])
+
+
+def why_late(op: Any, x: Tensor, operands: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
+    """Why no gradient of a call is made in the forward pass, in words; empty if some may be.
+
+    What is made there waits for the gradient of the loss, so that has to be one number, or a number
+    for each row of x. In float16 it could underflow meanwhile; losses are scaled against that. Of
+    an operand a chunk of rows has all, or their part.
+    """
+    if torch.compiler.is_exporting():
+        return "an exported program may never go back, and is one for all sizes"
+    if len(op.outputs) > 1:
+        return "more than the loss is returned"
+    if factor_dtype(x) is torch.float16:
+        return "float16 is rounded when the loss has its scale"
+    if op.constants["reduction"] == "none" and not {"x", "w"}.issuperset(wanted):
+        return "that of an operand counts each row by the gradient of its loss"
+    if not _lie_by_rows(operands.values(), math.prod(x.shape[:-1])):
+        return "some rows share an operand"
+    return ""
+
+
+def _lie_by_rows(operands: Iterable[Tensor], rows: int) -> bool:
+    """Whether operands are the same for all rows, or have numbers of their own for each."""
+    return all(one.dim() < 2 or one.shape[:-1].numel() in (1, rows) for one in operands)
+
+
+class Logits:
+    """The logits of a call by parts, whose rows are one dimension unless some share an operand.
+
+    Attributes:
+        whole, op: The loss of the call, and the one that gives a number for each row.
+        x, w: The factors, x as a matrix.
+        rows: The dimensions of the rows.
+        count, classes: How many rows and classes there are.
+        dtype: The dtype in which the loss is computed.
+        target: The class of each row.
+        numbers: The operands that are no tensors.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        x: Tensor,
+        w: Tensor,
+        target: Tensor,
+        operands: Mapping[str, Tensor],
+        numbers: Mapping[str, Any],
+    ) -> None:
+        self.whole, self.op, self.numbers = op.whole, op.whole.rows, numbers
+        check_broadcast(op.name, "the logits", (*x.shape[:-1], w.shape[0]), operands)
+        self.x, self.w = rows_of(x), w
+        self.count, self.classes = self.x.shape[0], w.shape[0]
+        self.dtype = torch.promote_types(x.dtype, torch.float32)
+        flat = _lie_by_rows(operands.values(), self.count)
+        self.rows = (self.count,) if flat else tuple(x.shape[:-1])
+        self.target = target.reshape(self.rows)
+        self.operands = {
+            name: rows_of(one) if flat and one.dim() > 1 else one for name, one in operands.items()
+        }
+
+    def of_rows(self, one: Tensor) -> bool:
+        """Whether an operand has numbers of its own for each row."""
+        return one.dim() == 2 and one.shape[0] == self.count > 1
+
+    def of_classes(self, one: Tensor) -> bool:
+        """Whether an operand has numbers of its own for each class."""
+        return one.dim() > 0 and one.shape[-1] == self.classes > 1
+
+    def cut(self, one: Tensor, rows: slice, classes: slice) -> Tensor:
+        """What these logits have of an operand, or of its gradient."""
+        one = one[rows] if self.of_rows(one) else one
+        return one[..., classes] if self.of_classes(one) else one
+
+    def operands_of(self, rows: slice, classes: slice) -> dict[str, Tensor]:
+        """The operands of these logits that are tensors, the targets counted from their first."""
+        found = {name: self.cut(one, rows, classes) for name, one in self.operands.items()}
+        found["target"] = (self.target[rows] - classes.start)[..., None]
+        return found
+
+    def room(self, rows: int, classes: int) -> Tensor:
+        """Memory for logits as a matrix, whose rows begin where a product writes them well."""
+        return self.x.new_empty((rows, math.ceil(classes / 64) * 64))
+
+    def in_rows(self, z: Tensor) -> Tensor:
+        """The logits of a matrix in the dimensions of their rows."""
+        return z if len(self.rows) == 1 else z.view(*self.rows, z.shape[1])
+
+    def parts(self, rows: int, classes: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """All logits, so many rows and classes at a time, one part after another in one memory."""
+        room = self.room(min(rows, self.count), min(classes, self.classes))
+        for here in pieces(self.count, rows):
+            for of in pieces(self.classes, classes):
+                z = room[: here.stop - here.start, : of.stop - of.start]
+                torch.mm(self.x[here], self.w[of].t(), out=z)
+                yield here, of, self.in_rows(z)
+
+    def upstream(self, incoming: Mapping[str, Tensor]) -> list[Tensor | None]:
+        """The gradients of what each row returns, of those of the results by name."""
+        found = {name: one.to(self.dtype) for name, one in incoming.items()}
+        if "loss" in found and self.whole is not self.op:
+            found["loss"] = self.whole.reduced(found["loss"], self.target)
+        rows = {k: one.reshape(-1).expand(self.count).view(self.rows) for k, one in found.items()}
+        return [rows.get(name) for name in self.op.outputs]
+
+    def gradients(
+        self,
+        wanted: Iterable[str],
+        z: Tensor,
+        kept: Tensor,
+        operands: Mapping[str, Tensor],
+        upstream: Sequence[Tensor | None],
+    ) -> dict[str, Tensor]:
+        """The gradient of some logits z, by the name x and in their memory, and of operands.
+
+        Args:
+            wanted: The names of operands; x and w among them are no matter.
+            z: The logits.
+            kept: The numbers of their rows that the forward pass has kept.
+            operands: What `operands_of` gives of them.
+            upstream: The gradients of what their rows return.
+        """
+        op, wanted = self.op, {"x", *wanted}
+        recipe = recipe_of(op, tuple(name in wanted for name in ("x", *op.slots)))
+        tensors, given = {"x": z}, dict(self.numbers)
+        for name, keep in zip(op.slots, recipe.kept, strict=True):
+            one = operands.get(name)
+            if one is not None and keep:
+                tensors[name] = one
+            elif name not in given:
+                given[name] = None if one is None else (one.dtype, one.shape)
+        saved = Saved(op, recipe.wanted, [*tensors], given, self.dtype, z.shape)
+        found = run_backward(saved, (kept, *tensors.values()), upstream, in_place=True)
+        return dict(zip(("x", *op.slots), found, strict=True))
+
+
+def pieces(whole: int, size: int) -> Iterator[slice]:
+    """``range(whole)`` in pieces of this size, of which the last may be shorter."""
+    for start in range(0, whole, size):
+        yield slice(start, min(start + size, whole))
