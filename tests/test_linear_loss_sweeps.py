@@ -136,11 +136,14 @@ def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, device):
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("rows", [ONE, TWO], ids=["one sweep", "two sweeps"])
+@pytest.mark.parametrize(
+    ("rows", "lse"), [(ONE, False), (TWO, False), (TWO, True)], ids=["one sweep", "two", "late"]
+)
 @pytest.mark.parametrize("name", ["x", "w"])
-def test_a_second_derivative_is_refused(rows, name):
+def test_a_second_derivative_is_refused(rows, lse, name):
     x, w, _, target = case(rows)
-    loss = fo.LinearCrossEntropy()(x, w, target=target)
+    found = fo.LinearCrossEntropy(lse=lse)(x, w, target=target)
+    loss = found.loss if lse else found
     (gradient,) = torch.autograd.grad(loss, {"x": x, "w": w}[name], create_graph=True)
     with raises(fo.UnsupportedError, "LinearCrossEntropy", "first derivative only"):
         gradient.sum().backward()

@@ -410,14 +410,6 @@ def test_explain_has_the_blocks():
     assert "would be 3600 bytes" in said
 
 
-def test_a_second_derivative_is_refused():
-    x, w, _, target = case((6,), 48, 300, torch.float32, "cpu")
-    found = fo.LinearCrossEntropy(lse=True)(x, w, target=target)
-    (gradient,) = torch.autograd.grad(found.loss + found.lse.sum(), x, create_graph=True)
-    with raises(fo.UnsupportedError, "LinearCrossEntropy", "first derivative only"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
