@@ -263,11 +263,8 @@ class _Chains:
             given = arguments(node, "input mask value")
             if name == "masked_fill" and args[0] is value and given.get("value") == -torch.inf:
                 return Mask(self.name("mask", given["mask"]))
-            if name == "where" and len(args) == 3:
-                if args[1] is value and args[2] == -torch.inf:
-                    return Mask(self.name("mask", args[0]), keep=True)
-                if args[2] is value and args[1] == -torch.inf:
-                    return Mask(self.name("mask", args[0]))
+            if name == "where" and args[1:] in ([value, -torch.inf], [-torch.inf, value]):
+                return Mask(self.name("mask", args[0]), keep=args[1] is value)
         return None
 
     def _scale(self, other: Any) -> Functor | None:
