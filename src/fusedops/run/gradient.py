@@ -271,7 +271,12 @@ def described(
         given[joining_name(name)] = _output(bound, name)
     if needed.result:
         given[RESULT] = _output(bound, "y")
-    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
+    options: dict[str, Any] = {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
+    if isinstance(bound.generator, Tensor):  # else it makes no difference to a plan
+        options["generator"] = bound.generator
+    if bound.whole is not None:
+        options["part_of"] = tuple(bound.whole)
+    return _output(bound, "y"), given, options
 
 
 def _output(bound: Bound, name: str) -> Tensor:

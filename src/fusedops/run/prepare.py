@@ -52,10 +52,6 @@ def build_kernels(op: Runnable, bound: Bound) -> None:
     for joining in dict.fromkeys((frozenset(op.joining), frozenset[str]())):
         gradient = gradient_of(bound, frozenset(wanted), joining)
         dy, given, options = described(bound, gradient)
-        if isinstance(bound.generator, Tensor):
-            options["generator"] = bound.generator
-        if bound.whole is not None:
-            options["part_of"] = tuple(bound.whole)
 
         def of_backward(target: Target) -> None:
             told = gradient.describe(dy, given, options, target)  # noqa: B023 (called at once)
