@@ -21,7 +21,7 @@ from fusedops.schedule.tiling import (
     at_most,
     bucket_of,
     ceil_div,
-    power_of_two_above,
+    of_lanes,
 )
 
 __all__ = ["choose_map", "choose_map_gradient"]
@@ -168,9 +168,7 @@ def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
     packs = max(1, min(registers // width, most))
     packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * packs:
-        threads = power_of_two_above(ceil_div(packs_of_row, packs))
-        packs = ceil_div(packs_of_row, threads)
-        return Tile(threads, packs, width, 1, threads * packs * width)
+        return of_lanes(packs_of_row, packs, width)
     chunks = ceil_div(packs_of_row, THREADS * packs)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
     return Tile(threads, packs, width, chunks, threads * packs * width)
