@@ -34,7 +34,7 @@ import fusedops as fo
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import floating
-from fusedops.declare.chains import parted
+from fusedops.declare.options import parted
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc

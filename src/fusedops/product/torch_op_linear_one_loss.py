@@ -31,7 +31,7 @@ from fusedops.functors import Scale
 from fusedops.map import Map
 from fusedops.product.factors import factor_dtype, rows_of
 from fusedops.product.torch_op_linear_cross_entropy import add_product, block_columns, blocks_of
-from fusedops.run.autograd import Saved, run_backward
+from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
