@@ -36,7 +36,7 @@ struct Group {
 
 Operand read_operand(const py::handle& object, int rank) {
   const Items parts(object);
-  if (parts.size() == 1) {  // a Virtual
+  if (parts.size() == 1) {  // an index that is computed
     const Items strides(parts[0]);
     Operand number{-1, Ints(rank)};
     for (int dim = 0; dim < rank; ++dim) number.steps[dim] = strides.number(dim);

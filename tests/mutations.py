@@ -581,14 +581,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a gradient that came whole and is not summed",
-        "src/fusedops/run/autograd.py",
+        "src/fusedops/run/backward.py",
         "result = result.sum_to_size(shape)",
         "result = result.flatten()[: shape.numel()].view(shape)",
         "test_gradient_operands.py::test_several_patterns_at_once[cpu-5]",
     ),
     Mutation(
         "one gradient of an operand that two functors use",
-        "src/fusedops/run/autograd.py",
+        "src/fusedops/run/backward.py",
         "found[name] = found[name] + result if name in found else result",
         "found[name] = result",
         "test_gradient_operands.py::test_one_operand_named_twice[cpu]",

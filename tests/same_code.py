@@ -34,7 +34,7 @@ import fusedops as fo
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import floating
-from fusedops.declare.chains import parted
+from fusedops.declare.options import parted
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit import nvrtc
@@ -205,12 +205,7 @@ def backward(bound, gradients, wanted, joining):
     if key not in gradients:
         gradients[key] = gradient_of(bound, *key)
         gradients[key].observer = bound.op.observer
-    dy, given, options = described(bound, gradients[key])
-    if isinstance(bound.generator, torch.Tensor):
-        options["generator"] = bound.generator
-    if bound.whole is not None:
-        options["part_of"] = tuple(bound.whole)
-    return gradients[key]._plan(dy, given, options)
+    return gradients[key]._plan(*described(bound, gradients[key]))
 
 
 def product(op, x, w, arguments):

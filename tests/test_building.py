@@ -400,6 +400,28 @@ def test_a_stream_without_a_gradient_is_built_for_as_well(arch):
     assert kernels[0] | kernels[1] <= built
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("part_of", ((12, 8), (6, 0))),
+        ("generator", torch.empty(2, dtype=torch.int64, device="meta")),
+    ],
+)
+def test_gradients_are_built_for_with_the_options_of_their_call(option, value):
+    """The kernel is another where x is a part of a tensor, and where draws lie in memory."""
+    op, x, arguments = CALLS["add_norm"]()
+    x, arguments = x.to("meta"), {**arguments, option: value}
+    arguments = {k: v.to("meta") if torch.is_tensor(v) else v for k, v in arguments.items()}
+    bound, target = op.bind(x, arguments), Target.named("sm_90")
+    built = {variant.key for variant in variants([of_call(bound)], target)}
+    gradient = gradient_of(bound, frozenset({"x", *floating(bound.operands)}), frozenset())
+    dy, given, _ = described(bound, gradient)
+    plain = {"dim": (1,), "training": True}
+    own = gradient.describe(dy, given, {**plain, option: value}, target).variant.key
+    assert own in built
+    assert own != gradient.describe(dy, given, plain, target).variant.key
+
+
 def test_an_evaluation_is_enough_to_build_for_training():
     """One call, and its gradients, with dropout and without."""
     op, x, arguments = CALLS["attention"]()

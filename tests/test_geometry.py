@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusedops.bind.geometry import MAX_ROW_DIMS, Mismatch, Virtual, mismatch, place
+from fusedops.bind.broadcasting import Mismatch, mismatch
+from fusedops.bind.geometry import MAX_ROW_DIMS, place
 
 
 def contiguous(shape):
@@ -21,13 +22,13 @@ def row_counter(shape, reduced):
     """The number of each logical row, as dropout counts them."""
     kept = [1 if dim in reduced else size for dim, size in enumerate(shape)]
     strides = contiguous(kept)[1]
-    return Virtual([0 if dim in reduced else step for dim, step in enumerate(strides)])
+    return ([0 if dim in reduced else step for dim, step in enumerate(strides)],)
 
 
 def addresses(shape, reduced, operand):
     """Every element's address as [logical row, logical column], from first principles."""
-    if isinstance(operand, Virtual):
-        steps = operand.strides
+    if len(operand) == 1:
+        (steps,) = operand
     else:
         own, strides = operand
         buffer = np.arange(1 + sum(s * max(n - 1, 0) for n, s in zip(own, strides, strict=True)))

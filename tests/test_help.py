@@ -9,7 +9,7 @@ import re
 import pytest
 
 import fusedops as fo
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.options import OPTIONS
 
 OPS = [fo.Softmax, fo.LogSoftmax, fo.LayerNorm, fo.RMSNorm, fo.L2Norm, fo.GroupNorm]
 METHODS = {"unfused", "explain", "dropout_mask"}

@@ -138,14 +138,14 @@ print(json.dumps({
 
 @pytest.mark.thorough
 def test_an_import_is_quick_and_compiles_nothing(installed, tmp_path):
-    """36,100 calls; what plans and generates is imported by the first call of an op."""
+    """35,500 calls; what plans and generates is imported by the first call of an op."""
     said = json.loads(run(installed, IMPORT, cache=tmp_path))
     assert said["file"].startswith(str(installed))
     assert (said["events"], said["libraries"], said["initialized"]) == ([], [], False)
     packages = {name.split(".")[0] for name in said["modules"]}
     assert packages <= {"fusedops", "torch", *sys.stdlib_module_names}
     assert "fusedops.exporting" not in said["modules"]  # few programs export
-    assert said["calls"] < 38000
+    assert said["calls"] < 37000
     assert list(tmp_path.iterdir()) == []
 
 

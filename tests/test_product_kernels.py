@@ -43,7 +43,8 @@ from fusedops.product import factors, product_backward
 from fusedops.product.autograd import factor_gradients
 from fusedops.product.factors import matrices_of, torch_copies
 from fusedops.product.product_kernel import Product
-from fusedops.run.autograd import ProductInput, differentiate_product
+from fusedops.run.autograd import differentiate_product
+from fusedops.run.backward import ProductInput
 from fusedops.schedule.architectures import TILINGS
 
 HALVES = [HALF, torch.bfloat16]

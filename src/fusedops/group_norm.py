@@ -21,12 +21,13 @@ from fusedops._runtime import Reason
 from fusedops.bind.bind import bind
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import read_int, read_ints
-from fusedops.declare.chains import parted
+from fusedops.declare.options import parted
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors import Functor
 from fusedops.jit.lock import guard
 from fusedops.ops import LayerNorm
 from fusedops.row_op import RowOp
+from fusedops.run.autograd import named
 from fusedops.run.refusal import refuse, stands_for_an_operator
 
 __all__ = ["GroupNorm", "InstanceNorm"]
@@ -163,9 +164,7 @@ class _ChannelNorm(LayerNorm):
         return self.rows.dropout_mask(seen, seed, offset, p, slot=slot, dim=dims).reshape(sizes)
 
     def _differentiate(self, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
-        operands = {
-            name: value for name, value in zip(self.slots, values, strict=True) if value is not None
-        }
+        operands = named(self, values)
         if self.lacking(operands):
             return self.given(operands)[0](x, **operands, **(options or {}))
         return self._run(x, operands, options or {})

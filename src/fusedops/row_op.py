@@ -5,7 +5,7 @@
 The declaration is data (`declare`), finding and launching a kernel is the C++ runtime's business.
 This class ties the two together: it says what is done where the runtime has no plan for a call.
 
-May import: errors, _runtime, jit, functors, declare, bind, reference, plan, run, prebuild, explain,
+May import: errors, _runtime, jit, functors, declare, bind, reference, run, prebuild, explain,
 torch_ops, distributed.
 """
 
@@ -27,9 +27,9 @@ from fusedops.bind.generator import draw, draw_in_memory
 from fusedops.bind.operands import check_layouts
 from fusedops.bind.scalars import check_offset, check_pair, check_probability, read_int, read_ints
 from fusedops.bind.shard_offset import check_shared, shared_dims
-from fusedops.declare.chains import parted
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.interactive import CallSignature
+from fusedops.declare.options import parted
 from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor
@@ -37,7 +37,7 @@ from fusedops.jit.lock import guard
 from fusedops.prebuild import recording
 from fusedops.reference.dropout_mask import keep_mask
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import differentiate
+from fusedops.run.autograd import differentiate, named
 from fusedops.run.cpp_library import offer
 from fusedops.run.refusal import (
     is_of_classes,
@@ -50,7 +50,6 @@ from fusedops.torch_ops.tracing import call_operator, is_distributed
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
-    from fusedops.plan.reading import Hints
 
 __all__ = ["RowOp", "declared", "read_flag"]
 
@@ -173,12 +172,9 @@ class RowOp(Runnable):
         """Run a call that needs gradients; `values` are the operands in the order of `slots`."""
         if not self.offered and offer(self):
             return self.grad(options, x, *values)
-        if self.optional:
-            named = zip(self.slots, values, strict=True)
-            operands = {name: value for name, value in named if value is not None}
-            if self.lacking(operands):
-                op, given = self.given(operands)
-                return op(x, **given, **(options or {}))
+        if self.optional and self.lacking(operands := named(self, values)):
+            op, given = self.given(operands)
+            return op(x, **given, **(options or {}))
         return differentiate(self, options, x, *values)
 
     def over_rows(
@@ -277,8 +273,7 @@ class RowOp(Runnable):
         check_offset(name, offset, self.dropouts)
         chance = check_probability(name, "p", p)
         check_shared(self, len(sizes), reduced)
-        drawing = [f for f in (*self.load, *self.store) if f.draws is not None]
-        shared = shared_dims(drawing[number], len(sizes))
+        shared = shared_dims(self.drawing[number], len(sizes))
         return keep_mask(sizes, reduced, seed=seed, offset=offset + number, p=chance, shared=shared)
 
     def _slow(
@@ -315,22 +310,8 @@ class RowOp(Runnable):
         if reason is not Reason.MISS:
             refuse(self, reason, x, operands, options)
             bound = bind(self, x, operands, options)
-            plain = {"dim": bound.reduced, "dtype": bound.dtype, "generator": bound.generator}
-            plain["part_of"] = bound.whole and tuple(bound.whole)
-            return self.trained(x, **bound.operands, training=bool(bound.dropout_slots), **plain)
+            return self.trained(x, **bound.operands, **bound.options)
         return self.plan_and_run(bind(self, x, operands, options)._replace(keep=True))
-
-    @property
-    def hints(self) -> Hints:
-        """By which readings calls are served for which no kernel of their own is loaded."""
-        known: Hints | None = self.__dict__.get("_hints")
-        if known is None:
-            # A cached_property holds a lock before Python 3.12, and a child may be forked then.
-            with guard:
-                from fusedops.plan.reading import Hints
-
-            known = self.__dict__.setdefault("_hints", Hints())  # another thread's, if it was first
-        return known
 
     @functools.cached_property
     def direct(self) -> _runtime.Dispatcher:
@@ -369,9 +350,7 @@ class RowOp(Runnable):
             and all(operands[name] is value for name, value in bound.operands.items())
         ):  # in plain types already: once more would be no better
             raise TypeError(f"{self.name}: the runtime cannot read these options: {options}")
-        plain = {**options, "dim": bound.reduced, "normalized_shape": None}
-        plain["generator"] = bound.generator
-        plain["part_of"] = bound.whole and tuple(bound.whole)
+        plain = {**options, **bound.options, "normalized_shape": None}
         return self(bound.x, **bound.operands, **plain)
 
     def bind(self, x: Any, arguments: dict[str, Any]) -> Bound:

@@ -9,34 +9,29 @@ one, so the three agree on what a call means and refuse the same calls with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.dimensions import check_positions, find_reduced
+from fusedops.bind.dimensions import check_packed, check_positions, find_reduced
 from fusedops.bind.generator import check_generator
 from fusedops.bind.operands import (
     FLOATING,
     check_layouts,
+    check_names,
     check_tensor,
     dtype_names,
     parts_of,
     with_column,
 )
-from fusedops.bind.scalars import (
-    check_draw,
-    check_offset,
-    check_pair,
-    offset_of,
-    read_number,
-)
+from fusedops.bind.scalars import check_offset, offset_of, read_generator, read_number
 from fusedops.bind.shard_offset import Whole, check_part_of, check_shared
 from fusedops.bind.tables import SeenTable, check_table, seen
-from fusedops.declare.chains import OPTIONS, names_of
+from fusedops.declare.chains import names_of
 from fusedops.declare.declaration import Declaration
-from fusedops.declare.hints import for_call
+from fusedops.declare.options import OPTIONS
 from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, counted, shortened
 from fusedops.functors import Functor, Role
 
@@ -103,9 +98,14 @@ class Bound(NamedTuple):
         return {**self.operands, **{name: one.first for name, one in self.tables.items()}}
 
     @property
+    def chains(self) -> dict[str, tuple[Functor, ...]]:
+        """The functors that act, by the side on which they stand."""
+        return {"load": self.load, "store": self.store}
+
+    @property
     def drawing(self) -> list[Functor]:
         """The functors that act and draw random numbers."""
-        chains = {"load": self.load, "store": self.store}
+        chains = self.chains
         return [chains[side][place] for side, place in self.dropout_slots]
 
     @property
@@ -155,7 +155,7 @@ class Bound(NamedTuple):
         op = self.op
         if not op.of_blocks:
             return 0
-        return -(-self.columns // op.block) if op.block else 1
+        return (self.columns + op.block - 1) // op.block if op.block else 1
 
     @property
     def counted(self) -> tuple[int, ...]:
@@ -163,20 +163,37 @@ class Bound(NamedTuple):
         return tuple(self.x.shape) if self.whole is None else self.whole.sizes
 
     @property
+    def rows(self) -> list[int]:
+        """The dimensions of x that are not reduced."""
+        return [dim for dim in range(self.x.dim()) if dim not in self.reduced]
+
+    @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a statistic: x's without the reduced dimensions."""
-        reduced = self.reduced
-        return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
+        shape = self.x.shape
+        return tuple([shape[dim] for dim in self.rows])
 
+    @property
+    def queries(self) -> int:
+        """The number of queries, which are the last of the dimensions of the rows; 1 without."""
+        rows = self.rows
+        return self.counted[rows[-1]] if rows else 1
 
-def check_packed(op: Declaration, name: str, x: Tensor, reduced: tuple[int, ...]) -> None:
-    """Raise ValueError for rows whose columns cannot be pairs in a byte of y."""
-    if reduced != (x.dim() - 1,) or x.shape[-1] % 16 != 0:
-        raise ValueError(
-            f"{name}: {op.store[-1]!r} makes two columns of y a byte, for rows along x's last "
-            f"dimension of a multiple of 16 columns, got x of shape {tuple(x.shape)} and rows "
-            f"along dimensions {reduced}; pad x, or choose a dtype of 8 bits"
-        )
+    @property
+    def first_query(self) -> int:
+        """The number of x's first query, of those of the whole tensor."""
+        return self.whole.first[self.rows[-1]] if self.whole is not None and self.rows else 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name, in plain types, with which a call means the same."""
+        return {
+            "dim": self.reduced,
+            "dtype": self.dtype,
+            "training": bool(self.dropout_slots),
+            "generator": self.generator,
+            "part_of": self.whole and tuple(self.whole),
+        }
 
 
 def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
@@ -216,7 +233,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
             raise TypeError(f"{name}: unknown option {key!r}")
     reduced = find_reduced(op, name, x.shape, options)
     if op.packed > 1:
-        check_packed(op, name, x, reduced)
+        check_packed(op, name, x.shape, reduced)
     own = op.quantized or x.dtype
     dtype = own if options.get("dtype") is None else options["dtype"]
     if op.quantized is not None and dtype is not own:
@@ -230,18 +247,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     training = options.get("training", True)
     if not isinstance(training, bool):
         raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
-    generator = options.get("generator")
-    if isinstance(generator, Tensor):
-        check_draw(name, generator, x)
-    if isinstance(generator, tuple):
-        generator = check_pair(name, generator)
-    drawn = isinstance(generator, (tuple, Tensor))
-    if generator is not None and not drawn and not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"{name}: generator must be a torch.Generator on {x.device}, got "
-            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r}), or "
-            "give the pair of ints (seed, offset)"
-        )
+    generator = read_generator(name, options.get("generator"), x)
     values: dict[str, Any] = {}
     for operand in op.operands:
         key, role = operand.name, operand.role
@@ -265,8 +271,6 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
         check_table(name, one, values[key], x, reduced)
     if op.pair is not None:
         op.pair.check_row(name, x.shape, reduced, values)
-        double = x.dtype is torch.float64 or dtype is torch.float64
-        _check_in_place(op, name, x.shape[reduced[0]], double, options)
     bound = bound_call(op, x, reduced, dtype, values, training, generator, whole)
     slots = bound.dropout_slots
     if slots and isinstance(generator, torch.Generator):
@@ -275,22 +279,25 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if offset is not None:
         check_offset(name, offset, op.dropouts if slots else 1)
     given = options.get("out")
-    return bound if given is None else bound._replace(out=_out(bound, name, given))
+    if given is None:
+        return bound
+    if op.pair is not None:
+        _check_in_place(bound, name)
+    return bound._replace(out=_out(bound, name, given))
 
 
-def _check_in_place(
-    op: Declaration, name: str, columns: int, double: bool, options: Mapping[str, Any]
-) -> None:
+def _check_in_place(bound: Bound, name: str) -> None:
     """Raise UnsupportedError for out= where a row is not read as a whole before it is written.
 
     One block has such a row; of numbers of 64 bits it holds half as many.
     """
+    double = bound.compute is torch.float64
     most = MOST_PAIRED_IN_PLACE // 2 if double else MOST_PAIRED_IN_PLACE
-    if options.get("out") is not None and columns > most:
+    if bound.columns > most:
         raise UnsupportedError(
-            f"{name}: {op.pair!r} reads partner columns, so out=, which may be x, goes with rows "
-            f"of up to {most} columns{' of float64' if double else ''}, got {columns}; leave it "
-            "away"
+            f"{name}: {bound.op.pair!r} reads partner columns, so out=, which may be x, goes with "
+            f"rows of up to {most} columns{' of float64' if double else ''}, got {bound.columns}; "
+            "leave it away"
         )
 
 
@@ -306,15 +313,12 @@ def bound_call(
 ) -> Bound:
     """The call of arguments that have been checked; `training` says whether dropouts may drop."""
     load, store, slots = _acting(op, operands, training)
-    shape, tables = x.shape, {}
-    for key, one in op.tables.items():
-        tables[key] = seen(operands[key], one, len(shape))
     double = x.dtype is torch.float64 or dtype is torch.float64
     return Bound(
         op,
         x,
         reduced,
-        math.prod([shape[dim] for dim in reduced]),
+        math.prod([x.shape[dim] for dim in reduced]),
         dtype,
         torch.float64 if double else torch.float32,
         operands,
@@ -323,7 +327,7 @@ def bound_call(
         slots,
         {},
         generator,
-        tables=tables,
+        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
         whole=whole,
     )
 
@@ -333,73 +337,23 @@ def floating(values: Mapping[str, Any]) -> list[str]:
     return [k for k, v in values.items() if isinstance(v, Tensor) and v.is_floating_point()]
 
 
-def check_names(
-    op: Declaration, name: str, operands: Mapping[str, Any], options: Collection[str] = OPTIONS
-) -> None:
-    """Raise TypeError for an operand that the op does not have, or that is missing or None."""
-    for key in operands:
-        if key not in op.slots:
-            hint = for_call(op, key, options)
-            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
-    for key in op.slots:
-        if operands.get(key) is None and key not in op.optional:
-            if key in operands:
-                raise TypeError(
-                    f"{name}: operand {key!r} must not be None; {_wanted(op)}: pass "
-                    f"{key}=...{_spared(op, key)}, or call an op that is declared without it"
-                )
-            raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
-
-
-def _spared(op: Declaration, key: str) -> str:
-    """Alternatives to giving an operand, as the end of an error's sentence."""
-    if key in op.probabilities:
-        return f", {key}=0 to drop nothing"
-    users = [f for f in (*op.load, *op.store) if key in (one.name for one in f.operands())]
-    if users and all("optional" in getattr(f, "__dataclass_fields__", ()) for f in users):
-        return ", declare the functor that takes it with optional=True"
-    return ""
-
-
-def _wanted(op: Declaration) -> str:
-    return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
-
-
-def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call with these arguments draws random numbers."""
-    if arguments.get("training", True):
-        for p in op.probabilities:
-            value = arguments.get(p, 0)
-            if (value if isinstance(value, (float, int)) else check_number(op, p, value)) > 0:
-                return True
-    return False
-
-
-def check_number(op: Declaration, key: str, value: Any) -> float:
-    """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
-    return read_number(op.name, key, op.operands[op.slots[key] - 1].role, value)
-
-
 def _acting(
     op: Declaration, values: Mapping[str, Any], training: bool
 ) -> tuple[tuple[Functor, ...], tuple[Functor, ...], dict[tuple[str, int], int]]:
     if training and not [p for p in op.probabilities if not values[p] > 0]:
         return op.load, op.store, op.dropout_slots
     slots: dict[tuple[str, int], int] = {}
-    sides = []
-    number = 0
-    for side, functors in (("load", op.load), ("store", op.store)):
-        acting: list[Functor] = []
-        for functor in functors:
+    acting: dict[str, list[Functor]] = {"load": [], "store": []}
+    number = -1
+    for side, chain in acting.items():
+        for functor in op.chains[side]:
             if functor.draws is not None:
-                if training and values[functor.draws] > 0:
-                    slots[side, len(acting)] = number
-                    acting.append(functor)
                 number += 1
-            else:
-                acting.append(functor)
-        sides.append(tuple(acting))
-    return sides[0], sides[1], slots
+                if not training or not values[functor.draws] > 0:
+                    continue
+                slots[side, len(chain)] = number
+            chain.append(functor)
+    return tuple(acting["load"]), tuple(acting["store"]), slots
 
 
 def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:

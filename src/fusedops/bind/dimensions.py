@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reduced dimensions of a call, and dimensions whose coordinates functors read."""
+"""Dimensions of x: those that are reduced, those whose coordinates are read, and their order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from fusedops.errors import counted, shortened
 
 __all__ = [
     "arranged",
+    "check_packed",
     "check_positions",
+    "contiguous",
     "find_reduced",
     "order",
     "read_positions",
     "restored",
-    "row_positions",
     "shares_neighbours",
 ]
 
@@ -30,19 +31,6 @@ __all__ = [
 def read_positions(op: Declaration, rank: int) -> tuple[int, ...]:
     """The dimensions of an x of this rank whose coordinates are read, ascending and from 0."""
     return tuple(sorted({dim % rank for dim in op.positions})) if op.positions else ()
-
-
-def row_positions(
-    op: Declaration, shape: Sequence[int], reduced: Sequence[int]
-) -> dict[int, list[int]]:
-    """The maps from rows to the coordinates that are read, by dimension.
-
-    A map is a number for each of x's dimensions: what one step along it adds.
-    """
-    if not op.positions:
-        return {}
-    dims = [dim for dim in read_positions(op, len(shape)) if dim not in reduced]
-    return {dim: [int(dim == one) for one in range(len(shape))] for dim in dims}
 
 
 def check_positions(
@@ -76,6 +64,18 @@ def check_positions(
                 )
 
 
+def check_packed(
+    op: Declaration, name: str, shape: Sequence[int], reduced: tuple[int, ...]
+) -> None:
+    """Raise ValueError for rows whose columns cannot be pairs in a byte of y."""
+    if reduced != (len(shape) - 1,) or shape[-1] % 16 != 0:
+        raise ValueError(
+            f"{name}: {op.store[-1]!r} makes two columns of y a byte, for rows along x's last "
+            f"dimension of a multiple of 16 columns, got x of shape {tuple(shape)} and rows "
+            f"along dimensions {reduced}; pad x, or choose a dtype of 8 bits"
+        )
+
+
 def order(rank: int, reduced: Sequence[int]) -> list[int]:
     """A permutation of x's dimensions that puts the reduced ones last."""
     return [dim for dim in range(rank) if dim not in reduced] + list(reduced)
@@ -106,6 +106,16 @@ def restored(tensor: Tensor, reduced: Sequence[int]) -> Tensor:
     """Undo `arranged` for a tensor of x's shape."""
     there = order(tensor.dim(), reduced)
     return tensor.permute([there.index(dim) for dim in range(len(there))])
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a dense tensor of this shape, in elements."""
+    strides = [1] * len(shape)
+    step = 1
+    for dim in range(len(shape) - 1, 0, -1):
+        step *= shape[dim] or 1
+        strides[dim - 1] = step
+    return tuple(strides)
 
 
 def find_reduced(

@@ -153,16 +153,12 @@ def check_generator(
     op: str, generator: torch.Generator, device_type: str, device_index: int
 ) -> None:
     """Raise ValueError if dropouts on this device cannot draw from the generator."""
-    if _belongs(generator.device, device_type, device_index):
+    place = generator.device
+    of_device = device_type == "cpu" or place.index is None or place.index == device_index
+    if place.type == device_type and of_device:
         return
     wanted = device_type if device_type == "cpu" else f"{device_type}:{device_index}"
     raise ValueError(
         f"{op}: generator must be on the device of x, {wanted}, got a generator on "
-        f"{generator.device}; make one with torch.Generator({wanted!r})"
+        f"{place}; make one with torch.Generator({wanted!r})"
     )
-
-
-def _belongs(place: torch.device, device_type: str, device_index: int) -> bool:
-    if place.type != device_type:
-        return False
-    return device_type == "cpu" or place.index is None or place.index == device_index

@@ -21,18 +21,9 @@ MAX_ROW_DIMS = _runtime.MAX_ROW_DIMS
 SHARED_BYTES = _runtime.SHARED_BYTES
 
 
-class Virtual(NamedTuple):  # or a plain tuple of the same
-    """An index computed from coordinates, such as the row number in dropout; it has no memory.
-
-    Attributes:
-        strides: What one step along each of x's dimensions adds to the number.
-    """
-
-    strides: Sequence[int]
-
-
-#: A tensor's shape and strides (in elements), or a `Virtual`.
-Strided: TypeAlias = "tuple[Sequence[int], Sequence[int]] | Virtual"
+#: A tensor's shape and strides, in elements. Or, of an index that is computed from coordinates and
+#: has no memory, such as the row number in dropout: what a step along each of x's dimensions adds.
+Strided: TypeAlias = "tuple[Sequence[int], Sequence[int]] | tuple[Sequence[int]]"
 
 
 class Placed(NamedTuple):
@@ -90,38 +81,6 @@ class Sharing(NamedTuple):
     group: int
     outer: int
     of_all: bool = False
-
-
-class Mismatch(NamedTuple):
-    """Why a shape does not broadcast against x's.
-
-    Attributes:
-        dim: The dimension, counted from the end (-1 is the last).
-        got: The operand's size in that dimension.
-        wanted: The size of x in that dimension, or None if x has no such dimension.
-    """
-
-    dim: int
-    got: int
-    wanted: int | None
-
-
-def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
-    """Return where the shape `operand` fails to broadcast against `shape`; None if it does not.
-
-    Unlike in torch, the operand may not have more dimensions than x: the result has x's shape.
-
-    >>> mismatch((8, 16, 32), (16, 1))
-    >>> mismatch((8, 16, 32), (8, 32))
-    Mismatch(dim=-2, got=8, wanted=16)
-    """
-    extra = len(operand) - len(shape)
-    if extra > 0:
-        return Mismatch(-len(shape) - 1, operand[extra - 1], None)
-    for dim, (got, wanted) in enumerate(zip(reversed(operand), reversed(shape), strict=False), 1):
-        if got != wanted and got != 1:
-            return Mismatch(-dim, got, wanted)
-    return None
 
 
 def place(

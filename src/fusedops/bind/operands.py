@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check the tensors of a call (dtype, shape, layout, device) and say how to make one fit."""
+"""Check the operands of a call: names, and dtype, shape, layout and device of tensors."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,82 +11,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops.bind.geometry import mismatch
+from fusedops.bind.broadcasting import broadcast_cure, broadcast_shape, mismatch
+from fusedops.declare.declaration import Declaration
+from fusedops.declare.hints import for_call
+from fusedops.declare.options import OPTIONS
 from fusedops.errors import UnsupportedError
 from fusedops.functors.operands import FLOATING, IDS, Operand, Role
 
 __all__ = [
     "FLOATING",
-    "broadcast_cure",
     "check_device",
     "check_layouts",
+    "check_names",
     "check_shape",
     "check_tensor",
     "described",
-    "dims_in_words",
     "dtype_names",
     "parts_of",
     "with_column",
 ]
 
-#: The most ways to write a tensor that an error names.
-_MOST = 3
+
+def check_names(
+    op: Declaration, name: str, operands: Mapping[str, Any], options: Collection[str] = OPTIONS
+) -> None:
+    """Raise TypeError for an operand that the op does not have, or that is missing or None."""
+    for key in operands:
+        if key not in op.slots:
+            hint = for_call(op, key, options)
+            raise TypeError(f"{name}: unknown operand {key!r}; {_wanted(op)}{hint}")
+    for key in op.slots:
+        if operands.get(key) is None and key not in op.optional:
+            if key in operands:
+                raise TypeError(
+                    f"{name}: operand {key!r} must not be None; {_wanted(op)}: pass "
+                    f"{key}=...{_spared(op, key)}, or call an op that is declared without it"
+                )
+            raise TypeError(f"{name}: operand {key!r} is missing; {_wanted(op)}: pass {key}=...")
 
 
-def broadcasts(shape: Sequence[int], own: Sequence[int], single: Collection[int]) -> bool:
-    """Whether sizes `own` broadcast against `shape`, with size 1 in the dimensions `single`."""
-    if mismatch(shape, own) is not None:
-        return False
-    absent = len(shape) - len(own)
-    return all(own[dim - absent] == 1 for dim in single if dim >= absent)
+def _spared(op: Declaration, key: str) -> str:
+    """Alternatives to giving an operand, as the end of an error's sentence."""
+    if key in op.probabilities:
+        return f", {key}=0 to drop nothing"
+    users = [f for f in (*op.load, *op.store) if key in (one.name for one in f.operands())]
+    if users and all("optional" in getattr(f, "__dataclass_fields__", ()) for f in users):
+        return ", declare the functor that takes it with optional=True"
+    return ""
 
 
-def broadcast_shape(shape: Sequence[int], single: Collection[int]) -> tuple[int, ...]:
-    """The largest sizes that fit."""
-    return tuple(1 if dim in single else size for dim, size in enumerate(shape))
-
-
-def broadcast_cure(
-    key: str, shape: Sequence[int], own: Sequence[int], single: Collection[int]
-) -> str:
-    """How to write an operand of sizes `own` so that it fits, by new dimensions or a transpose.
-
-    >>> broadcast_cure("n", (2, 4, 8, 8), (2,), (3,))
-    'use n[:, None, None, None]'
-    >>> broadcast_cure("n", (2, 2, 8, 8), (2,), (3,))
-    'use n[:, None, None, None] for dimension 0 of x or n[:, None, None] for dimension 1'
-
-    Args:
-        key: The name of the operand.
-        shape: The sizes of x.
-        own: The sizes of the operand.
-        single: The dimensions of x in which it must have size 1.
-
-    Returns:
-        The cure, or an empty text where there is none.
-    """
-    found: list[tuple[str, tuple[int, ...]]] = []
-    for places in itertools.combinations(range(len(shape)), len(own)) if own else ():
-        moved = [1] * (len(shape) - places[0])
-        for place, size in zip(places, own, strict=True):
-            moved[place - places[0]] = size
-        if list(own) != moved and broadcasts(shape, moved, single):
-            index = [":" if dim in places else "None" for dim in range(places[0], len(shape))]
-            while index[-1] == ":":
-                index.pop()
-            found.append((f"{key}[{', '.join(index)}]", places))
-    if len(own) > 1 and not found and broadcasts(shape, [*own[:-2], own[-1], own[-2]], single):
-        return f"use {key}.transpose(-2, -1)"
-    if len(found) == 1:
-        return f"use {found[0][0]}"
-    ways = [f"{text} for {dims_in_words(places)}" for text, places in found[:_MOST]]
-    return f"use {' or '.join(ways)}".replace(" or ", " of x or ", 1) if ways else ""
-
-
-def dims_in_words(places: Sequence[int]) -> str:
-    """Such as "dimension 1" or "dimensions 0, 2"."""
-    which = ", ".join(map(str, places))
-    return f"dimension{'s' * (len(places) > 1)} {which}"
+def _wanted(op: Declaration) -> str:
+    return f"this op takes {', '.join(map(repr, op.slots)) or 'no operands'}"
 
 
 def check_layouts(name: str, values: Mapping[str, Any]) -> None:

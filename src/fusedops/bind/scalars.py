@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedops.bind.generator import OFFSETS
+from fusedops.declare.declaration import Declaration
 from fusedops.errors import shortened
 from fusedops.functors import Role
 
@@ -80,18 +82,13 @@ def check_pair(name: str, draw: tuple[Any, ...]) -> tuple[int, int]:
     if len(draw) == 2:
         seed, offset = (read_int(one) for one in draw)
         if seed is not None and offset is not None:
-            _check_seed(name, seed)
-            return seed, offset
+            if -(1 << 63) <= seed < 1 << 64:
+                return seed, offset
+            raise ValueError(
+                f"{name}: seed must fit 64 bits, -2**63 <= seed < 2**64 as for torch.manual_seed, "
+                f"got {shortened(seed)}; take it modulo 2**64"
+            )
     raise TypeError(f"{name}: generator must be (seed, offset), two ints, got {shortened(draw)}")
-
-
-def _check_seed(name: str, seed: int) -> None:
-    """Raise ValueError for a seed that does not fit 64 bits, which torch would not take either."""
-    if not -(1 << 63) <= seed < 1 << 64:
-        raise ValueError(
-            f"{name}: seed must fit 64 bits, -2**63 <= seed < 2**64 as for torch.manual_seed, got "
-            f"{shortened(seed)}; take it modulo 2**64"
-        )
 
 
 def check_offset(name: str, offset: int, slots: int) -> None:
@@ -127,6 +124,27 @@ def check_draw(name: str, draw: Tensor, x: Tensor) -> None:
         f"{x.device}, next to each other, got {draw.dtype}{shape} on {draw.device}; make "
         f"one with torch.tensor([seed, offset], device={str(x.device)!r})"
     )
+
+
+def read_generator(
+    name: str, generator: Any, x: Tensor
+) -> torch.Generator | tuple[int, int] | Tensor | None:
+    """The option of this name, with a pair (seed, offset) as plain ints.
+
+    Raises:
+        TypeError, ValueError: It is no generator, nor what one would have drawn.
+    """
+    if isinstance(generator, tuple):
+        return check_pair(name, generator)
+    if isinstance(generator, Tensor):
+        check_draw(name, generator, x)
+    elif generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"{name}: generator must be a torch.Generator on {x.device}, got "
+            f"{type(generator).__name__}; make one with torch.Generator({str(x.device)!r}), or "
+            "give the pair of ints (seed, offset)"
+        )
+    return generator  # type: ignore[no-any-return]
 
 
 def read_number(name: str, key: str, role: Role, value: Any) -> float:
@@ -173,6 +191,21 @@ def read_number(name: str, key: str, role: Role, value: Any) -> float:
         raise ValueError(
             f"{name}: operand {key!r} must fit a double, got {shortened(value)}"
         ) from None
+
+
+def drops(op: Declaration, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments draws random numbers."""
+    if arguments.get("training", True):
+        for p in op.probabilities:
+            value = arguments.get(p, 0)
+            if (value if isinstance(value, (float, int)) else check_number(op, p, value)) > 0:
+                return True
+    return False
+
+
+def check_number(op: Declaration, key: str, value: Any) -> float:
+    """An operand that is no tensor as a plain number; raises TypeError or ValueError."""
+    return read_number(op.name, key, op.operands[op.slots[key] - 1].role, value)
 
 
 def _cure(key: str, role: Role, value: Any) -> str:

@@ -23,7 +23,6 @@ __all__ = [
     "check_part_of",
     "check_shared",
     "drawn_rows",
-    "first_query",
     "first_rows",
     "shared_dims",
 ]
@@ -126,11 +125,6 @@ def check_part_of(
     if math.prod(size for dim, size in enumerate(sizes) if dim not in reduced) > _MOST_ROWS:
         raise ValueError(f"{name}: part_of must name at most 2**48 rows, got sizes {sizes}")
     return Whole(sizes, first)
-
-
-def first_query(whole: Whole | None, rows: Sequence[int]) -> int:
-    """The number of x's first query; queries are the last of the dimensions of the rows."""
-    return whole.first[rows[-1]] if whole is not None and rows else 0
 
 
 def first_rows(

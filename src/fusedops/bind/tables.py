@@ -4,20 +4,19 @@
 
 A table of shape (entries, n) does not broadcast against x. What does is its first entry, with its n
 numbers along one dimension of x; the other entries lie a constant step further. The gradient comes
-element by element of the index (`contributions`), and is summed by `run.table_gradients`.
+element by element of the index (`contribution_sizes`), and is summed by `run.table_gradients`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from fusedops.functors import TableOf
 
-__all__ = ["SeenTable", "check_table", "contribution_sizes", "contributions", "seen"]
+__all__ = ["SeenTable", "check_table", "contribution_sizes", "seen"]
 
 
 class SeenTable(NamedTuple):
@@ -66,14 +65,6 @@ def seen(table: Tensor, one: TableOf, rank: int) -> SeenTable:
         for _ in range(rank - 1 - one.dim % rank):
             first = first[..., None]
     return SeenTable(first, table.shape[0], table.stride(0))
-
-
-def contributions(
-    one: TableOf, table: Tensor, operands: Mapping[str, Any], rank: int, compute: torch.dtype
-) -> Tensor:
-    """A tensor without memory of the shape in which a table's gradient comes."""
-    sizes = contribution_sizes(one, table.shape, operands[one.indices].shape, rank)
-    return torch.empty(sizes, dtype=compute, device="meta")
 
 
 def contribution_sizes(

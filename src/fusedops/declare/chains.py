@@ -5,91 +5,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from fusedops.declare.operator import Operator
+from fusedops.declare.options import OPTIONS
 from fusedops.errors import shortened
 from fusedops.functors import Functor, Operand, Role, TableOf, check_stream
 from fusedops.functors.suggestions import for_functor
 
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Declaration(Protocol):
-        """The part of a declaration that these checks read while it is made.
-
-        Attributes:
-            load, store: The functors before and after the reduction, in order.
-        """
-
-        load: tuple[Functor, ...]
-        store: tuple[Functor, ...]
-
-        @property
-        def title(self) -> str:
-            """The name of the op in error messages."""
-
-        @property
-        def masks(self) -> bool:
-            """Whether elements may be masked, as in a softmax."""
-
-        @property
-        def zeroes_masked(self) -> bool:
-            """Whether masked elements are zero in y, as in a norm."""
-
-        @property
-        def zeroes(self) -> bool:
-            """The same, where the load has masks; known once it has been checked."""
-
-        @property
-        def several_dims(self) -> bool:
-            """Whether a row may have several dimensions, as in a norm."""
-
-        @property
-        def pairs(self) -> bool:
-            """Whether a functor may read a partner column."""
-
-        @property
-        def statistics(self) -> Mapping[str, Any]:
-            """The numbers of a row that a call can return, by the output's name."""
-
-        @property
-        def row_operands(self) -> tuple[str, ...]:
-            """The names of the operands of the operator itself."""
-
-        @property
-        def row_roles(self) -> Mapping[str, Role]:
-            """The roles of those that are not floating point."""
-
-
 __all__ = [
-    "OPTIONS",
     "check_chain",
     "check_free",
     "functors_of",
     "operands_of",
     "optional_of",
     "pair_of",
-    "parted",
     "partners_of",
 ]
-
-#: The keywords of a call that are options, not operands.
-OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator", "part_of")
 
 #: Names that no operand and no saved stream may have: results, options and x use them. So are
 #: those of the operator's statistics.
 _RESERVED = (*OPTIONS, "y", "x", "self")
 
 
-def parted(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The operands and the options among the keywords of a call."""
-    options = {key: value for key, value in arguments.items() if key in OPTIONS}
-    return {key: value for key, value in arguments.items() if key not in OPTIONS}, options
-
-
-def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
+def check_chain(op: Operator, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
     """Check the functors of one side of a declaration; return them as a tuple, in order.
 
     Args:
@@ -142,7 +83,7 @@ def check_chain(op: Declaration, side: str, functors: Iterable[Functor]) -> tupl
     return chain
 
 
-def pair_of(op: Declaration) -> Functor | None:
+def pair_of(op: Operator) -> Functor | None:
     """The functor that reads a partner column, if there is one.
 
     Raises:
@@ -176,7 +117,7 @@ def pair_of(op: Declaration) -> Functor | None:
     return one
 
 
-def _check_last(op: Declaration, side: str, functor: Functor, chain: tuple[Functor, ...]) -> None:
+def _check_last(op: Operator, side: str, functor: Functor, chain: tuple[Functor, ...]) -> None:
     """Raise ValueError for a functor that has to be the last of a STORE, and is not."""
     name = op.title
     if side == "load":
@@ -297,7 +238,7 @@ def _check_headers(kind: str, headers: Any) -> None:
             )
 
 
-def _of_row(op: Declaration, given: Any) -> str:
+def _of_row(op: Operator, given: Any) -> str:
     """The cure in an error for numbers in place of functors: torch's modules take a row's sizes."""
     several = isinstance(given, (tuple, list)) and given
     if not all(isinstance(one, int) for one in (given if several else [given])):
@@ -307,7 +248,7 @@ def _of_row(op: Declaration, given: Any) -> str:
     return f"; the call says what a row is: {op.title}()(x, {option}={shortened(value)})"
 
 
-def optional_of(op: Declaration) -> tuple[str, ...]:
+def optional_of(op: Operator) -> tuple[str, ...]:
     """The operands that a call may leave out, in order of first use, each once.
 
     Raises:
@@ -337,7 +278,7 @@ def names_of(chain: Iterable[Functor]) -> list[str]:
     return [operand.name for functor in chain for operand in functor.operands()]
 
 
-def partners_of(op: Declaration) -> dict[str, tuple[str, ...]]:
+def partners_of(op: Operator) -> dict[str, tuple[str, ...]]:
     """By operand: the optional ones without which the functors that take it are left out."""
     found: dict[str, list[str]] = {}
     functors = (*op.load, *op.store)
@@ -352,7 +293,7 @@ def partners_of(op: Declaration) -> dict[str, tuple[str, ...]]:
     return {name: tuple(partners) for name, partners in found.items()}
 
 
-def operands_of(op: Declaration) -> tuple[Operand, ...]:
+def operands_of(op: Operator) -> tuple[Operand, ...]:
     """The operands that functors and operator name, in order of first use, each once.
 
     Raises:

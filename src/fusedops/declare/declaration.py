@@ -73,7 +73,6 @@ class Declaration(Operator):
     """
 
     text: str
-    zeroes: bool
 
     def __init__(
         self, load: Iterable[Functor] = (), store: Iterable[Functor] = (), **constants: Any

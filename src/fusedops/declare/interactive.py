@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fusedops.declare.chains import OPTIONS
+from fusedops.declare.options import OPTIONS
 
 if TYPE_CHECKING:
     from typing import Protocol

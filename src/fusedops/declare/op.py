@@ -8,8 +8,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from fusedops.declare.chains import OPTIONS
 from fusedops.declare.interactive import ShownToUsers, check_assignment, for_users
+from fusedops.declare.options import OPTIONS
 from fusedops.functors import Functor, Operand
 
 __all__ = ["Op"]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.op import Op
-from fusedops.functors import Role
+from fusedops.functors import Functor, Role
 
 #: The ops that are part of fusedops, by class name; a text names them without a module.
 own_operators: dict[str, type[Op]] = {}
@@ -135,7 +135,10 @@ class Operator(Op):
     logarithmic: ClassVar[bool] = False
     gradient_schedule: ClassVar[str] = "norm"
 
-    #: Whether a functor of the LOAD masks elements.
+    #: What each declaration has of its own: `declare.declaration` says what it is.
+    load: tuple[Functor, ...]
+    store: tuple[Functor, ...]
+    zeroes: bool
     masked: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:

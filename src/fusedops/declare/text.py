@@ -107,9 +107,10 @@ def _read(text: str) -> Op:
         raise _no_declaration(text)
     for one, place in zip(called, wanted, strict=True):
         if place != _place(one):
+            kind = "operator" if isinstance(one, Op) else "functor"
             raise UnsupportedError(
-                f"{type(one).__name__}: the {_kind_of(type(one))} of that name computes something "
-                f"else than where {body} was traced; trace or export the program again"
+                f"{type(one).__name__}: the {kind} of that name computes something else than "
+                f"where {body} was traced; trace or export the program again"
             )
     return made
 
@@ -179,10 +180,6 @@ def _find(name: str, place: str) -> Any:
 
 def _is_own(kind: type) -> bool:
     return kind in (own_operators.get(kind.__name__), getattr(functors, kind.__name__, None))
-
-
-def _kind_of(kind: type) -> str:
-    return "operator" if issubclass(kind, Op) else "functor"
 
 
 def _said(op: Declaration) -> tuple[object, ...]:

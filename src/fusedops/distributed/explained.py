@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from fusedops.bind.dimensions import find_reduced
-from fusedops.declare.chains import parted
+from fusedops.declare.options import parted
 from fusedops.distributed.classes import sharded_classes
 from fusedops.distributed.columns import column_parts, compute_type, sharded_columns
 from fusedops.distributed.exchange import beside

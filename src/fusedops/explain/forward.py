@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound, bind
+from fusedops.bind.broadcasting import dims_in_words
 from fusedops.bind.dimensions import arranged, order
 from fusedops.bind.geometry import SHARED_BYTES
-from fusedops.bind.operands import dims_in_words
 from fusedops.errors import counted
 from fusedops.explain.backward import GradCall, grad_call
 from fusedops.explain.report import CEILINGS, Cached, Explanation, Place
@@ -292,7 +292,7 @@ def _variant(info: Planned | None) -> tuple[Cached | None, str, tuple[str, ...]]
 
 
 def _dropouts(bound: Bound) -> tuple[str, ...]:
-    chains = {"load": bound.load, "store": bound.store}
+    chains = bound.chains
     texts = []
     for (side, place), slot in bound.dropout_slots.items():
         functor = chains[side][place]

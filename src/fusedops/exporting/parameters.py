@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops.generate.views import STORAGE, contiguous
+from fusedops.bind.dimensions import contiguous
+from fusedops.generate.views import STORAGE
 
 Patch: TypeAlias = "tuple[int, int, int]"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT, Bound, bind, floating
 from fusedops.bind.dimensions import read_positions
 from fusedops.bind.geometry import Geometry
-from fusedops.declare.chains import parted
+from fusedops.declare.options import parted
 from fusedops.errors import UnsupportedError
 from fusedops.exporting.parameters import Parameter, Parameters
 from fusedops.generate.target import Target

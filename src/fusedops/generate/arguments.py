@@ -159,15 +159,15 @@ class ArgumentWriter:
         *,
         compute: str,
         sizes: Sequence[int],
-        columns: int,
-        queries: int,
+        columns: int = 0,
+        queries: int = 0,
         first_query: int = 0,
-        operands: Mapping[str, View | Number | OtherHalf],
-        outputs: Mapping[str, View],
-        maps: RowMaps,
+        operands: Mapping[str, View | Number | OtherHalf] | None = None,
+        outputs: Mapping[str, View] | None = None,
+        maps: RowMaps | None = None,
         tables: Mapping[str, SeenTable] | None = None,
         table_columns: Mapping[str, int] | None = None,
-        slots: Mapping[str, int],
+        slots: Mapping[str, int] | None = None,
         output_gradients: Mapping[str, View] | None = None,
         drawn_in_memory: bool = False,
         first_rows: Mapping[tuple[int, ...], int] | None = None,
@@ -179,14 +179,14 @@ class ArgumentWriter:
         self.columns = columns
         self.queries = queries
         self.first_query = first_query
-        self._operands = operands
-        self._outputs = outputs
+        self._operands = operands or {}
+        self._outputs = outputs or {}
         self._output_gradients = output_gradients or {}
-        self._maps = maps
+        self._maps = maps or RowMaps()
         self._tables = tables or {}
         self._table_columns = table_columns or {}
         self._first_rows = first_rows
-        self._slots = slots
+        self._slots = slots or {}
         self.drawn_in_memory = drawn_in_memory
         self.dropout_slot = -1  # of the functor that is emitted next
         self.shared: tuple[int, ...] = ()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from fusedops.schedule.forward import HOST_BUFFERED
+from fusedops.schedule.row_partition import FEW_ROWS
 from fusedops.schedule.row_schedule import RESERVED_SHARED, Schedule, reserved_shared
 
 __all__ = [
@@ -189,9 +190,6 @@ SHORT_BYTES = 128
 #: RMSNorm and LayerNorm of 256 columns of 16 bits take 0.976 to 0.98 of their time so, of 128
 #: columns 0.986 to 0.997.
 PREFETCHED_FIRST = (256, 512)
-
-#: Rows of a block that has few rows all to itself (plan/backward_schedule.py).
-FEW_ROWS = 8
 
 
 def _beginning(entry: str, members: Members, tile: Schedule) -> str:

@@ -14,6 +14,7 @@ import torch
 from fusedops import _runtime
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.jit.levels import LEVELS, cpu_level
+from fusedops.jit.lock import guard
 from fusedops.schedule.architectures import GPUS, OLDEST, PORTABLE_CLUSTER, Gpu, number
 from fusedops.schedule.lookup import use_tuned
 
@@ -154,7 +155,8 @@ def _cuda_target(index: int) -> Target:
 
 def _tuned(arch: str, device: str) -> TuningFile | None:
     """The tuning file of a device, imported lazily."""
-    from fusedops.generate.tuned import find
+    with guard:
+        from fusedops.generate.tuned import find
 
     return find(arch, device)
 

@@ -22,7 +22,6 @@ __all__ = [
     "Part",
     "View",
     "blocks_view",
-    "contiguous",
     "filled",
     "kept_view",
     "part_of",
@@ -169,16 +168,6 @@ def views_of(
     own. In C++ (csrc/geometry.cpp), as places are.
     """
     return _runtime.views(View, STORAGE, parts, places, width, columns)
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a dense tensor of this shape, in elements."""
-    strides = [1] * len(shape)
-    step = 1
-    for dim in range(len(shape) - 1, 0, -1):
-        step *= shape[dim] or 1
-        strides[dim - 1] = step
-    return tuple(strides)
 
 
 def widened(part: Part, reduced: Sequence[int]) -> Part:

@@ -15,7 +15,6 @@ from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
     from fusedops.jit.builder import Artifact, Order, build, cached, load_host, load_library
-    from fusedops.jit.levels import cpu_level
     from fusedops.jit.nvrtc import compile_cuda
 
 __all__ = [
@@ -24,17 +23,14 @@ __all__ = [
     "build",
     "cached",
     "compile_cuda",
-    "cpu_level",
     "load_host",
     "load_library",
 ]
-
-_HOMES = {"compile_cuda": "nvrtc", "cpu_level": "levels"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "nvrtc" if name == "compile_cuda" else "builder"
     with guard:
-        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builder')}")
-    return getattr(home, name)
+        return getattr(importlib.import_module(f"{__name__}.{home}"), name)

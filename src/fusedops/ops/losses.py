@@ -269,13 +269,12 @@ class CrossEntropy(LossOfParts, RowOp):
         if reduction == "none":
             return result
         loss, *others = (result,) if isinstance(result, Tensor) else result
-        loss = loss.sum()
-        if self.soft:
-            rows = result[0].numel() if others else result.numel()
-            loss = loss / max(rows, 1) if reduction == "mean" else loss
-        else:
-            loss = self.reduced(loss, options["target"])
-        return self.wrap(dict(zip(self.outputs, (loss, *others), strict=True)))
+        total = loss.sum()
+        if not self.soft:
+            total = self.reduced(total, options["target"])
+        elif reduction == "mean":
+            total = total / max(loss.numel(), 1)
+        return self.wrap(dict(zip(self.outputs, (total, *others), strict=True)))
 
     def reduced(self, total: Tensor, target: Tensor) -> Tensor:
         """The sum of all rows' losses, or their mean over the rows that count, of their sum."""
@@ -352,9 +351,8 @@ class CrossEntropy(LossOfParts, RowOp):
             ignored = f"{1 - 2**63}LL - 1"
         flags = (constants["label_smoothing"] > 0, constants["z_loss"] > 0, "entropy" in constants)
         compute, *operands = kinds
-        if self.soft:
-            return ", ".join((compute, *(str(one).lower() for one in flags), *operands))
-        return ", ".join((compute, ignored, *(str(one).lower() for one in flags), *operands))
+        numbers = [] if self.soft else [ignored]
+        return ", ".join((compute, *numbers, *(str(one).lower() for one in flags), *operands))
 
     def cpp(self, compute: str, *operands: str) -> str:
         return f"{'Soft' * self.soft}CrossEntropy<{self._cpp(compute, *operands)}>"

@@ -24,7 +24,7 @@ from fusedops.plan.abreast import rows_abreast
 from fusedops.plan.backward_schedule import backward_schedule, cut_of
 from fusedops.plan.forward import HOST_INLINE
 from fusedops.plan.members import scheduled
-from fusedops.plan.planned import Call, Results, Sums, Tensors
+from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.reading import as_read
 from fusedops.plan.saved_tensors import joining_name, saved_name
 from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_like
@@ -142,13 +142,10 @@ class Backward:
             most = rows_abreast(tile, call, shared)
             if most < tile.launch.abreast:
                 tile = self._chosen(call, sharing=most)
-        cut = cut_of(wanted.cuts, geometry, shared, tile, call.target, self.split, reading.many)
-        for at in cut.apart:
+        sums = cut_of(wanted.cuts, geometry, shared, tile, call.target, self.split, reading.many)
+        for at in sums.apart:
             shared[at] = shared[at]._replace(kind="apart")
-        partial = dict(zip(uses, cut.partial, strict=True))
-        pack = math.gcd(geometry.columns, 16 // self.bound.compute.itemsize)
-        sums = Sums(partial, cut.slices, cut.few, pack, cut.blocks, cut.of_one, cut.told)
-        return Call(*call[:-3], cut.tile, dict(zip(uses, shared, strict=True)), sums)
+        return Call(*call[:-3], sums.tile, dict(zip(uses, shared, strict=True)), sums)
 
     def _with_ring(self, call: Call) -> Schedule | None:
         """The schedule of the row, with a ring of rows in shared memory if it has one.
@@ -205,8 +202,8 @@ class Backward:
         members.append(Member(write.view(views[KEPT]) if op.kept else write.absent(), "kept"))
         to = views.get(("to",))
         members.append(Member(write.absent() if to is None else write.view(to), "to"))
-        targets = GradientTargets(call, results)
-        members += [targets.member(write, one) for one in self.wanted.occurrences]
+        targets = GradientTargets(call, results, write)
+        members += [targets.member(one) for one in self.wanted.occurrences]
         members += scheduled(write, call.tile)
         write.constant(sums.slices.rows, sums.slices.span, sums.slices.per_span)
         return [*members, Member("Slices", "slices")]
@@ -215,7 +212,7 @@ class Backward:
         """How rows are cut, and what a workspace is accessed by."""
         sums = call.sums
         assert sums is not None
-        return None if sums.told is None else (sums.pack, self.bound.x.dtype, sums.told)
+        return None if sums.told is None else (_pack(call), self.bound.x.dtype, sums.told)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
         """Slices, grain, grid, block and shared memory of the kernel."""
@@ -230,15 +227,21 @@ class Backward:
         return total, grain, grid, tile.threads_per_block, shared
 
 
+def _pack(call: Call) -> int:
+    """What a row has in common with a pack of 16 bytes of the compute type, in columns."""
+    return math.gcd(call.merged.columns, 16 // call.one.bound.compute.itemsize)
+
+
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
 
     Args:
         call: The backward call.
         results: What it allocates; workspaces are appended.
+        write: The writer of the argument.
     """
 
-    def __init__(self, call: Call, results: Results) -> None:
+    def __init__(self, call: Call, results: Results, write: ArgumentWriter) -> None:
         assert call.sums is not None
         self.bound = call.one.bound
         self.geometry = call.geometry
@@ -247,26 +250,24 @@ class GradientTargets:
         self.compute = self.bound.compute
         self.sharing = call.sharing
         self.sums = call.sums
+        self.partial = dict(zip(call.sharing, call.sums.partial, strict=True))
+        self.pack = _pack(call)
         self.results = results
+        self.write = write
 
-    @property
-    def shared_sums(self) -> int:
-        """Elements of shared memory that the sums of a block take."""
-        return self.sums.of_one * self.results.in_shared
-
-    def member(self, write: ArgumentWriter, one: Occurrence) -> Member:
+    def member(self, one: Occurrence) -> Member:
         """The member that receives the gradient of an operand."""
-        place = acting_place(self.bound.op, self.bound, one)
+        place = acting_place(self.bound, one)
         name = f"of_{one.side}{place}_{one.number}"
-        kind, sums = self._type(write, one, f"{place}, {one.number}")
+        kind, sums = self._type(one, f"{place}, {one.number}")
         return Member(kind, name, "target", one.side, place, sums=sums)
 
-    def _type(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> tuple[str, str]:
+    def _type(self, one: Occurrence, numbers: str) -> tuple[str, str]:
         """The C++ type of a target, and where it keeps sums over rows, as in `Member`.
 
         `numbers` are the place of the functor and the number of its operand.
         """
-        share, view = self.sharing[one], self.views[one]
+        share, view, write = self.sharing[one], self.views[one], self.write
         columns = self.geometry.columns
         if share.kind == "apart":
             # Rows that share it are no neighbours: it is written in x's shape, the caller sums it.
@@ -278,8 +279,8 @@ class GradientTargets:
         if share.kind == "each":
             return f"Each<{numbers}, {write.view(view)}>", ""
         if share.kind == "channel":
-            return self._by_channel(write, one, numbers), ""
-        partial = self.sums.partial[one]
+            return self._by_channel(one, numbers), ""
+        partial = self.partial[one]
         flag = str(partial).lower()
         if share.kind == "row":
             if partial:
@@ -295,28 +296,21 @@ class GradientTargets:
         if (partial and not self._is_whole(share)) or sums == "memory":
             memory = self._scratch(one, columns)
         if share.of_all:
-            kind = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
+            kind = self._by_column(one, numbers, memory, sums, partial=True)
         else:
             # Whether slices share a sum follows from how many rows there are: one kernel does both.
-            whole = self._by_column(write, one, numbers, memory, partial=False, sums=sums)
-            split = self._by_column(write, one, numbers, memory, partial=True, sums=sums)
+            whole = self._by_column(one, numbers, memory, sums, partial=False)
+            split = self._by_column(one, numbers, memory, sums, partial=True)
             write.constant(int(partial))
             kind = f"ByColumnOrSplit<{whole}, {split}>"
         self.results.in_shared += sums == "shared"
         return kind, sums
 
     def _by_column(
-        self,
-        write: ArgumentWriter,
-        one: Occurrence,
-        numbers: str,
-        memory: View | None,
-        *,
-        partial: bool,
-        sums: str,
+        self, one: Occurrence, numbers: str, memory: View | None, sums: str, *, partial: bool
     ) -> str:
         """The C++ type of a sum over rows; `memory` is its workspace, if it has one."""
-        columns, view = self.geometry.columns, self.views[one]
+        columns, view, write = self.geometry.columns, self.views[one], self.write
         if not partial:
             to = write.view(view)
         elif self._is_whole(self.sharing[one]):
@@ -327,13 +321,15 @@ class GradientTargets:
         else:
             to = write.view(memory or self._workspace(columns, None))
         write.pointer(memory.patch if memory is not None and sums == "memory" else None)
-        write.constant(self.shared_sums, self.sharing[one].group, columns)
+        taken = self.sums.of_one * self.results.in_shared  # by sums before it, in shared memory
+        write.constant(taken, self.sharing[one].group, columns)
         flags = f"{str(partial).lower()}, Sums::k{sums.capitalize()}, {write.compute}"
         return f"ByColumn<{numbers}, {to}, {flags}>"
 
-    def _by_channel(self, write: ArgumentWriter, one: Occurrence, numbers: str) -> str:
+    def _by_channel(self, one: Occurrence, numbers: str) -> str:
         """The C++ type of a target whose elements each stand for several neighbouring columns."""
         columns, repeats = self.geometry.columns, self.views[one].placed.repeats
+        write = self.write
         piece = repeats if self.tile is None else piece_columns(self.tile, repeats)
         if self.tile is not None:
             self.results.pieces_of[one] = repeats // piece
@@ -355,7 +351,7 @@ class GradientTargets:
         if kind == "channel":
             parts = self.geometry.rows
         self.results.outputs.append((self.compute, (parts, columns)))
-        if self.sums.partial[one]:
+        if self.partial[one]:
             self.results.parts_of[one] = patch, parts
         return self._workspace(columns, patch)
 
@@ -363,8 +359,8 @@ class GradientTargets:
         """The view of rows of so many columns in the compute type; None is a null pointer."""
         width = 0
         if self.tile is not None:
-            pack = 16 // self.compute.itemsize
-            width = self.sums.pack if isinstance(columns, Symbol) else math.gcd(pack, columns)
+            whole = 16 // self.compute.itemsize
+            width = self.pack if isinstance(columns, Symbol) else math.gcd(whole, columns)
             width = min(width, self.tile.width)
         place = Placed((columns,), 1)
         return View(STORAGE[self.compute], place, width, patch, False)

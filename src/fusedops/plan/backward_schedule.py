@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -18,9 +18,10 @@ from fusedops.bind.bind import Bound
 from fusedops.bind.geometry import Geometry, Sharing
 from fusedops.functors import Role
 from fusedops.generate.target import Target
-from fusedops.plan import forward, placing
+from fusedops.plan import forward
 from fusedops.plan.abreast import MOST
 from fusedops.plan.placing import Outline, is_shared
+from fusedops.plan.planned import Sums
 from fusedops.plan.reading import Reading, may_broadcast
 from fusedops.plan.wanted_gradients import Occurrence, gradient_like
 from fusedops.schedule import Schedule, override
@@ -30,14 +31,18 @@ from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.forward import choose_host
 from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.independent import choose_map_gradient
-from fusedops.schedule.row_partition import Slices, cut, cut_few, is_sum, may_interleave
+from fusedops.schedule.row_partition import (
+    FEW_ROWS,
+    Slices,
+    cut,
+    cut_few,
+    is_sum,
+    may_interleave,
+)
 from fusedops.schedule.row_schedule import reserved_shared
 
 if TYPE_CHECKING:
     from fusedops.plan.wanted_gradients import WantedGradients
-
-#: So many rows that share an operand are visited by one thread block, if they fit.
-FEW_ROWS = 8
 
 #: Bytes of static shared memory in which sums in registers are combined over the rows of a block.
 STATIC_SHARED = 40 << 10
@@ -90,10 +95,11 @@ def backward_schedule(
         row = row._replace(paired=True, sharing=sharing)
     many_rows = geometry.rows >= ONE_SUM_ROWS
     key = (reading.vectors, reading.broadcast, many_rows)
-    sums = outline.sums.get(key)
-    if sums is None or bound.tables or gradient.op is not bound.op:
+    remembers = not bound.tables and gradient.op is bound.op
+    sums = outline.sums.get(key) if remembers else None
+    if sums is None:
         sums = tuple(_sums(bound, gradient, reading, many_rows))
-        if not bound.tables and gradient.op is bound.op:
+        if remembers:
             outline.sums[key] = sums
     if not (bound.op.reduces and bound.op.reduces_gradient):
         across = any(_is_across(bound, one) for one in gradient.occurrences)
@@ -137,8 +143,7 @@ def _sums(
     bound: Bound, gradient: WantedGradients, reading: Reading, many_rows: bool
 ) -> Iterator[int]:
     """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
-    x, reduced = bound.x, bound.reduced
-    shape = x.shape
+    shape, reduced, rows = bound.x.shape, bound.reduced, bound.rows
     for one in gradient.possible:
         tensor = gradient_like(bound, one)
         if not isinstance(tensor, Tensor) or one.side == "op":
@@ -151,8 +156,7 @@ def _sums(
             yield 1
         elif reading.broadcast and may_broadcast(bound, tensor):
             yield MANY_SUMS
-        elif any(dim < missing or own[dim] < shape[dim] for dim in placing.rows_of(bound)):
-            rows = placing.rows_of(bound)
+        elif any(dim < missing or own[dim] < shape[dim] for dim in rows):
             of_all = math.prod([own[dim] for dim in rows]) == 1
             yield 1 if of_all and many_rows and not reading.broadcast else MANY_SUMS
 
@@ -207,44 +211,18 @@ def without_prefetch_across_rows(schedule: Schedule) -> Schedule:
 # ------------------------------------------------------------------ the cut of the rows into slices
 
 #: The most cuts that a gradient remembers.
-MOST = 1024
-
-
-class Cut(NamedTuple):
-    """The row partition of a backward call.
-
-    Attributes:
-        chosen: The schedule that was chosen for the row; None on a CPU.
-        tile: The schedule of the kernel.
-        few: Whether one block has all rows, so that no sum over them is in parts.
-        slices: The slices of the rows.
-        partial: Whether each gradient is a sum that is left in parts.
-        apart: The indices of those of which the caller makes the sum, since no single stride leads
-            from group to group of the rows.
-        blocks, of_one: As in `Sums`.
-        told: All of this that the types of a kernel follow from; None where numbers are among that.
-    """
-
-    chosen: Schedule | None
-    tile: Schedule | None
-    few: bool
-    slices: Slices
-    partial: list[bool]
-    apart: list[int]
-    blocks: int
-    of_one: int
-    told: tuple[object, ...] | None
+MOST_CUTS = 1024
 
 
 def cut_of(
-    known: dict[tuple[object, ...], Cut],
+    known: dict[tuple[object, ...], Sums],
     geometry: Geometry,
     shared: Sequence[Sharing],
     chosen: Schedule | None,
     target: Target,
     split: bool,
     many: bool,
-) -> Cut:
+) -> Sums:
     """Cut the rows of a call.
 
     Args:
@@ -264,7 +242,7 @@ def cut_of(
     key = (told, rows, id(chosen), target.gpu, split, many)
     found = known.get(key)
     if found is None:
-        if len(known) >= MOST:
+        if len(known) >= MOST_CUTS:
             known.clear()
         found = known[key] = _cut(geometry, shared, chosen, target, split, many)
     return found
@@ -277,7 +255,7 @@ def _cut(
     target: Target,
     split: bool,
     many: bool,
-) -> Cut:
+) -> Sums:
     rows, tile = geometry.rows, chosen
     few = None if split else _few(rows, shared, tile, target, many)
     if few is not None:
@@ -310,7 +288,7 @@ def _cut(
     if not numbers and not any(one.kind in ("apart", "channel") for one in shared):
         kinds = [(one.kind, one.of_all) for one in shared]
         told = (_of_tile(tile), few is not None, *kinds, *partial)
-    return Cut(chosen, tile, few is not None, slices, partial, apart, blocks, of_one, told)
+    return Sums(chosen, tile, few is not None, slices, partial, apart, blocks, of_one, told)
 
 
 def _of_tile(tile: Schedule | None) -> tuple[object, ...] | None:

@@ -1,40 +1,85 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""The members of a kernel's argument that come from the declaration, with their words."""
+"""The members of a kernel's argument, with their words: those of the declaration come first."""
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from fusedops.bind.bind import Bound
-from fusedops.bind.geometry import Geometry
-from fusedops.bind.shard_offset import shared_dims
+from fusedops.bind.shard_offset import first_rows, shared_dims
 from fusedops.functors import rounded
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.source import Member, Purpose
+from fusedops.generate.views import Number, View
+from fusedops.plan.placing import row_maps
+from fusedops.plan.planned import Call, Results
+from fusedops.plan.saved_tensors import RESULT
 from fusedops.schedule import Schedule
 
 
-def declared(
-    bound: Bound,
-    write: ArgumentWriter,
-    geometry: Geometry,
-    gradient: bool = False,
-    from_result: bool = False,
-) -> list[Member]:
-    """Write the members with which every kernel's argument begins: rows, operator, x, functors.
+def written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter]:
+    """Generate the members of the kernel's argument; and the writer of its words."""
+    one, geometry, views = call.one, call.geometry, call.views
+    bound, slots = one.bound, one.slots
+    operands: dict[str, View | Number] = {
+        name: views[name] for name in ("x", *one.op.slots) if name in views
+    }
+    if one.from_result:
+        operands["x"] = views[RESULT]
+    for name, value in bound.operands.items():
+        if not isinstance(value, Tensor):
+            operands[name] = Number(slots[name], isinstance(value, int))
+    outputs, joining = one.streams(views)
+    write = ArgumentWriter(
+        compute=call.compute,
+        sizes=geometry.sizes,
+        columns=geometry.columns,
+        queries=bound.queries,
+        first_query=bound.first_query,
+        operands=operands,
+        outputs=outputs,
+        maps=row_maps(bound, call.maps, call.drawn),
+        tables=bound.tables,
+        table_columns=_table_columns(bound),
+        first_rows=first_rows(bound.whole, call.drawn),
+        slots=slots,
+        output_gradients=joining,
+        drawn_in_memory=isinstance(bound.generator, Tensor),
+        in_order=one.in_order,
+    )
+    members = _declared(call, write)
+    return members + one.members(call, write, members, results), write
 
-    The words of the members go to `write`. `gradient` says whether the operator's gradient takes
-    the place of the operator, and `from_result` whether y takes the place of x in it.
-    """
+
+def _table_columns(bound: Bound) -> dict[str, int] | None:
+    """The columns of the tables of a functor that reads a partner column."""
+    if bound.op.pair is None:
+        return None
+    lead = bound.x.dim() - bound.reduced[0]
+    tables = {one.name: bound.operands[one.name] for one in bound.op.pair.operands()}
+    return {
+        name: table.shape[-lead] if table.dim() >= lead else 1
+        for name, table in tables.items()
+        if isinstance(table, Tensor)
+    }
+
+
+def _declared(call: Call, write: ArgumentWriter) -> list[Member]:
+    """Write the members with which every kernel's argument begins: rows, operator, x, functors."""
+    one, geometry = call.one, call.geometry
+    bound = one.bound
     members = [Member(write.rows(geometry.rows, geometry.sizes), "rows")]
     write.constant(geometry.columns)
     members.append(Member("int64_t", "cols"))
-    operator = _operator(bound, write, gradient)
+    operator = _operator(bound, write, one.gradient)
     purpose: Purpose = "masked" if bound.op.zeroes else "other"
     if bound.op.masked and not bound.op.reduces:
         purpose = "masked map"
-    members.append(Member(f"FromResult<{operator}>" if from_result else operator, "op", purpose))
+    operator = f"FromResult<{operator}>" if one.from_result else operator
+    members.append(Member(operator, "op", purpose))
     members.append(Member(write.operand("x"), "x"))
-    for side, chain in (("load", bound.load), ("store", bound.store)):
+    for side, chain in bound.chains.items():
         for index, functor in enumerate(chain):
             write.dropout_slot = bound.dropout_slots.get((side, index), -1)
             drawn = write.dropout_slot >= 0 and write.drawn_in_memory

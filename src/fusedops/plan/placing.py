@@ -18,35 +18,28 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.dimensions import read_positions, row_positions
+from fusedops.bind.dimensions import contiguous, read_positions
 from fusedops.bind.geometry import Geometry, Placed, Strided, place
 from fusedops.bind.shard_offset import drawn_rows, shared_dims
-from fusedops.bind.shard_offset import first_query as number_of_first
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.generate.arguments import RowMaps
-from fusedops.generate.views import Blank, Part, contiguous, filled, widened
+from fusedops.generate.views import Blank, Part, filled, widened
 from fusedops.schedule.traffic import Traffic, traffic_of, without_rows
 
 __all__ = [
     "Outline",
     "columns_apart",
-    "first_query",
     "is_shared",
     "outline_of",
     "parts_of",
     "placed",
-    "queries",
     "row_maps",
     "row_numbers",
-    "rows_of",
 ]
 
 #: Maps from rows to their numbers in the dropout contract, by the dimensions that share a draw.
 DrawnRows: TypeAlias = "dict[tuple[int, ...], list[int]]"
 
-
-#: All that an outline follows from, beside the declaration.
-_Key: TypeAlias = "tuple[object, ...]"
 
 #: The most outlines that a declaration remembers.
 MOST = 1024
@@ -86,7 +79,7 @@ class Outline:
 
 def outline_of(bound: Bound) -> Outline:
     """The cached facts of a call's broadcast pattern, computed at its first use."""
-    known: dict[_Key, Outline] = bound.op.outlines
+    known: dict[tuple[object, ...], Outline] = bound.op.outlines
     key = (
         _runtime.ones([bound.x, *bound.seen.values()]),
         bound.reduced,
@@ -225,7 +218,7 @@ def placed(
     """
     shape = bound.x.shape
     query = [0] * len(shape)
-    if bound.op.causal and (rows := rows_of(bound)):
+    if bound.op.causal and (rows := bound.rows):
         query[rows[-1]] = 1
     maps: list[Sequence[int]] = [query, *drawn.values()]
     if bound.op.positions:
@@ -245,21 +238,6 @@ def placed(
         ) from None
 
 
-def rows_of(bound: Bound) -> list[int]:
-    """The dimensions of x that are not reduced."""
-    return [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
-
-
-def queries(bound: Bound) -> int:
-    """The number of queries, for masks that are made from indices; 1 where there are none."""
-    return bound.counted[rows_of(bound)[-1]] if bound.op.causal else 1
-
-
-def first_query(bound: Bound) -> int:
-    """The number of x's first query."""
-    return 0 if bound.whole is None else number_of_first(bound.whole, rows_of(bound))
-
-
 def row_numbers(bound: Bound, outline: Outline) -> DrawnRows:
     """The maps from rows to their numbers in the dropout contract (`drawn_rows`) of a call."""
     if not bound.dropout_slots:
@@ -272,8 +250,13 @@ _drawn_rows = functools.lru_cache(maxsize=64)(drawn_rows)
 
 
 def _coordinates(bound: Bound) -> dict[int, list[int]]:
-    """The maps from rows to the coordinates that functors read, by dimension."""
-    return row_positions(bound.op, bound.x.shape, bound.reduced)
+    """The maps from rows to the coordinates that functors read, by dimension.
+
+    A map is a number for each of x's dimensions: what one step along it adds.
+    """
+    rank = bound.x.dim()
+    dims = [dim for dim in read_positions(bound.op, rank) if dim not in bound.reduced]
+    return {dim: [int(dim == one) for one in range(rank)] for dim in dims}
 
 
 def row_maps(bound: Bound, places: Iterable[Placed | None], drawn: DrawnRows) -> RowMaps:

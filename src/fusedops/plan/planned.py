@@ -110,23 +110,28 @@ class Pass(Protocol):
 
 
 class Sums(NamedTuple):
-    """How a backward kernel adds up gradients of operands over rows.
+    """How a backward call cuts its rows into slices, and adds up gradients of operands over them.
 
     Attributes:
-        partial: Whether each gradient that is a sum is left in partial sums.
-        slices: The slices of the rows.
+        chosen: The schedule that was chosen for the row; None on a CPU.
+        tile: The schedule of the kernel.
         few: Whether one block has all rows, so that no sum over them is in parts.
-        pack: What a row has in common with a pack of 16 bytes of the compute type, in columns.
+        slices: The slices of the rows.
+        partial: Whether each gradient is a sum that is left in partial sums.
+        apart: The indices of those of which the caller makes the sum, since no single stride leads
+            from group to group of the rows.
         blocks: The number of thread blocks, in each of which the sums of all slices are combined;
             on a CPU that of slices.
         of_one: Elements of shared memory that the sums of one operand take in a block.
-        told: What the types of the kernel's argument follow from; None if numbers are among that.
+        told: All of this that the types of a kernel follow from; None if numbers are among that.
     """
 
-    partial: dict[Occurrence, bool]
-    slices: Slices
+    chosen: Schedule | None
+    tile: Schedule | None
     few: bool
-    pack: int
+    slices: Slices
+    partial: list[bool]
+    apart: list[int]
     blocks: int
     of_one: int
     told: tuple[object, ...] | None

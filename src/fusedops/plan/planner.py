@@ -14,7 +14,6 @@ form.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -22,23 +21,20 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT, Bound
-from fusedops.bind.shard_offset import first_rows
-from fusedops.generate.arguments import MANY_ROWS, ArgumentWriter, Recipe, known
+from fusedops.generate.arguments import MANY_ROWS, Recipe, known
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
-from fusedops.generate.views import Number, View, blocks_view, kept_view, views_of
-from fusedops.plan.members import declared
-from fusedops.plan.placing import first_query, outline_of, placed, queries, row_maps, row_numbers
-from fusedops.plan.planned import Call, Launch, Pass, Planned, Results
+from fusedops.generate.views import blocks_view, kept_view, views_of
+from fusedops.plan.members import written
+from fusedops.plan.placing import outline_of, placed, row_numbers
+from fusedops.plan.planned import Call, Launch, Pass, Planned
 from fusedops.plan.reading import USUAL, Hints, Reading, padded, rank_of, readings
-from fusedops.plan.saved_tensors import RESULT
 from fusedops.plan.second_stage import Argument, argument_of, second_stage
-from fusedops.plan.symbolic import Opening, form_of, types_of
+from fusedops.plan.symbolic import form_of, numbers_of, types_of, with_symbols
 from fusedops.plan.wanted_gradients import Occurrence
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.forward import host_columns
-from fusedops.schedule.row_partition import Slices
 
 __all__ = ["Form", "plan", "plan_loaded"]
 
@@ -210,11 +206,11 @@ def _generated(call: Call) -> tuple[Planned, Form | None]:
     if told is not None:
         form = form_of(one.forms, told[0], lambda: _form(call))
     if told is None or form is None:
-        members, write = _written(call, results)
+        members, write = written(call, results)
         variant = _variant(call, tuple(members), len(write.words))
         words, patches = write.pack(), write.patches
     else:
-        numbers = _numbers(call, told[1])
+        numbers = numbers_of(call, told[1])
         for dtype, shape in form.workspaces:
             results.outputs.append((dtype, known(shape, numbers)))
         for use, patch in form.parts_of.items():
@@ -269,54 +265,7 @@ def _remember(form: Form, key: tuple[object, ...], variant: Variant) -> None:
     form.variants[key] = variant
 
 
-# --------------------------------------------------------------------------- arguments and variants
-
-
-def _written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter]:
-    """Generate the members of the kernel's argument; and the writer of its words."""
-    one, geometry, views = call.one, call.geometry, call.views
-    bound, slots = one.bound, one.slots
-    operands: dict[str, View | Number] = {
-        name: views[name] for name in ("x", *one.op.slots) if name in views
-    }
-    if one.from_result:
-        operands["x"] = views[RESULT]
-    for name, value in bound.operands.items():
-        if not isinstance(value, Tensor):
-            operands[name] = Number(slots[name], isinstance(value, int))
-    outputs, joining = one.streams(views)
-    write = ArgumentWriter(
-        compute=call.compute,
-        sizes=geometry.sizes,
-        columns=geometry.columns,
-        queries=queries(bound),
-        first_query=first_query(bound),
-        operands=operands,
-        outputs=outputs,
-        maps=row_maps(bound, call.maps, call.drawn),
-        tables=bound.tables,
-        table_columns=_table_columns(bound),
-        first_rows=first_rows(bound.whole, call.drawn),
-        slots=slots,
-        output_gradients=joining,
-        drawn_in_memory=isinstance(bound.generator, Tensor),
-        in_order=one.in_order,
-    )
-    members = declared(bound, write, geometry, one.gradient, one.from_result)
-    return members + one.members(call, write, members, results), write
-
-
-def _table_columns(bound: Bound) -> dict[str, int] | None:
-    """The columns of the tables of a functor that reads a partner column."""
-    if bound.op.pair is None:
-        return None
-    lead = bound.x.dim() - bound.reduced[0]
-    tables = {one.name: bound.operands[one.name] for one in bound.op.pair.operands()}
-    return {
-        name: table.shape[-lead] if table.dim() >= lead else 1
-        for name, table in tables.items()
-        if isinstance(table, Tensor)
-    }
+# ----------------------------------------------------------------------------------------- variants
 
 
 def _variant(call: Call, members: tuple[Member, ...], words: int) -> Variant:
@@ -379,42 +328,10 @@ def _form_key(call: Call) -> tuple[tuple[object, ...], list[int]] | None:
     return key, strides
 
 
-def _numbers(call: Call, strides: list[int]) -> list[int]:
-    """The numbers of a call, in the order in which `_with_symbols` leaves them open."""
-    geometry, tile, sums = call.geometry, call.tile, call.sums
-    distance = 0 if tile is None else tile.launch.prefetch_distance
-    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
-    if sums is not None:
-        numbers += (sums.blocks, sums.of_one, *sums.slices)
-        numbers += [share.group for share in call.sharing.values()]
-    return numbers + strides
-
-
-def _with_symbols(call: Call) -> Call:
-    """The call with a symbol in the place of each of its numbers."""
-    opening, tile, sums = Opening(), call.tile, call.sums
-    new = opening.number
-    geometry, distance = opening.geometry(call.geometry), new()
-    if tile is not None:
-        launch = tile.launch._replace(prefetch_distance=distance)
-        tile = dataclasses.replace(tile, launch=launch)
-    if sums is not None:
-        slices = sums.slices
-        sums = sums._replace(blocks=new(), of_one=new(), slices=Slices(*[new() for _ in slices]))
-    return call._replace(
-        geometry=geometry,
-        tile=tile,
-        sums=sums,
-        sharing={use: share._replace(group=new()) for use, share in call.sharing.items()},
-        views={key: opening.view(view) for key, view in call.views.items()},
-        maps=tuple([None if place is None else opening.place(place) for place in call.maps]),
-    )
-
-
 def _form(call: Call) -> Form:
-    made, results = _with_symbols(call), call.one.results(call)
+    made, results = with_symbols(call), call.one.results(call)
     count = len(results.outputs)
-    members, write = _written(made, results)
+    members, write = written(made, results)
     parts_of = results.parts_of
     return Form(
         tuple(members),

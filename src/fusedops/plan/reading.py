@@ -157,7 +157,7 @@ def may_broadcast(bound: Bound, value: Tensor) -> bool:
     if without_rows(value, x, reduced):
         return False
     sizes = [1] * (x.dim() - value.dim()) + list(value.shape)
-    rows = [dim for dim in range(x.dim()) if dim not in reduced]
+    rows = bound.rows
     return any(sizes[d] == 1 == x.shape[d] for d in rows) or all(sizes[d] == 1 for d in rows)
 
 

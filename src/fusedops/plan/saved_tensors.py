@@ -50,12 +50,9 @@ def may_start_from_result(op: Declaration) -> bool:
 
 def reads_result(op: Declaration, y: torch.dtype, x: torch.dtype) -> bool:
     """Whether it reads y in place of x, of these dtypes, where it can."""
-    return is_exact(y, x) or op.from_rounded_result
-
-
-def is_exact(y: torch.dtype, x: torch.dtype) -> bool:
-    """Whether a y of that dtype has the compute type, so that storing did not round it."""
-    return y is torch.float64 or (y is torch.float32 and x is not torch.float64)
+    # A y of the compute type was not rounded when it was stored.
+    exact = y is torch.float64 or (y is torch.float32 and x is not torch.float64)
+    return exact or op.from_rounded_result
 
 
 def needed(op: Declaration, wanted: Collection[str], from_result: bool = False) -> Needed:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusedops.bind.geometry import Placed
-from fusedops.generate.arguments import ArgumentWriter, Recipe, RowMaps
+from fusedops.generate.arguments import ArgumentWriter, Recipe
 from fusedops.generate.source import Member
 from fusedops.generate.views import View
 from fusedops.plan.planned import Call, Results
@@ -153,16 +153,7 @@ def sums_schedule(threads: int, columns: int, of_thread: int) -> Schedule:
 @functools.lru_cache(maxsize=1024)
 def _argument(sums: tuple[Sum, ...], compute: str) -> Argument:
     """The argument of a second kernel, with five numbers of each sum open."""
-    write = ArgumentWriter(
-        compute=compute,
-        sizes=(1,),
-        columns=0,
-        queries=0,
-        operands={},
-        outputs={},
-        maps=RowMaps(),
-        slots={},
-    )
+    write = ArgumentWriter(compute=compute, sizes=(1,))
     members, parts_at, new = [], [], Opening().number
     for number, one in enumerate(sums):
         outer, pieces, parts, groups, columns = [new() for _ in range(5)]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -13,8 +14,10 @@ from fusedops import _runtime
 from fusedops.bind.geometry import Geometry, Placed
 from fusedops.generate.arguments import Symbol
 from fusedops.generate.views import View
+from fusedops.plan.planned import Call
+from fusedops.schedule.row_partition import Slices
 
-__all__ = ["Opening", "form_of", "types_of"]
+__all__ = ["Opening", "form_of", "numbers_of", "types_of", "with_symbols"]
 
 #: The most forms that are remembered in one place.
 MOST = 1024
@@ -47,6 +50,38 @@ class Opening:
     def view(self, view: View) -> View:
         """With the strides of the rows open."""
         return view._replace(placed=self.place(view.placed))
+
+
+def numbers_of(call: Call, strides: list[int]) -> list[int]:
+    """The numbers of a call, in the order in which `with_symbols` leaves them open."""
+    geometry, tile, sums = call.geometry, call.tile, call.sums
+    distance = 0 if tile is None else tile.launch.prefetch_distance
+    numbers = [geometry.rows, geometry.columns, *geometry.sizes, distance]
+    if sums is not None:
+        numbers += (sums.blocks, sums.of_one, *sums.slices)
+        numbers += [share.group for share in call.sharing.values()]
+    return numbers + strides
+
+
+def with_symbols(call: Call) -> Call:
+    """The call with a symbol in the place of each of its numbers."""
+    opening, tile, sums = Opening(), call.tile, call.sums
+    new = opening.number
+    geometry, distance = opening.geometry(call.geometry), new()
+    if tile is not None:
+        launch = tile.launch._replace(prefetch_distance=distance)
+        tile = dataclasses.replace(tile, launch=launch)
+    if sums is not None:
+        slices = sums.slices
+        sums = sums._replace(blocks=new(), of_one=new(), slices=Slices(*[new() for _ in slices]))
+    return call._replace(
+        geometry=geometry,
+        tile=tile,
+        sums=sums,
+        sharing={use: share._replace(group=new()) for use, share in call.sharing.items()},
+        views={key: opening.view(view) for key, view in call.views.items()},
+        maps=tuple([None if place is None else opening.place(place) for place in call.maps]),
+    )
 
 
 def form_of(forms: dict[Any, Any], key: object, make: Callable[[], Form]) -> Form | None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT
-from fusedops.bind.tables import contributions
+from fusedops.bind.tables import contribution_sizes
 from fusedops.plan.saved_tensors import RESULT, joining_name, needed, saved_name
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Occurrence(NamedTuple):
 def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:
     """All uses of the operands in `wanted`, numbered as in the C++: LOAD, STORE, operator."""
     found = []
-    for side, chain in (("load", op.load), ("store", op.store)):
+    for side, chain in op.chains.items():
         for place, functor in enumerate(chain):
             for index, name in enumerate(functor.gradients()):
                 if name in wanted:
@@ -55,7 +57,7 @@ def lookup_of(op: Declaration, one: Occurrence) -> TableOf | None:
     """The table that an occurrence is, if its functor looks it up."""
     if one.side == "op":
         return None
-    functor = (op.load if one.side == "load" else op.store)[one.place]
+    functor = op.chains[one.side][one.place]
     return next((table for table in functor.tables if table.table == one.name), None)
 
 
@@ -68,15 +70,16 @@ def gradient_like(bound: Bound, one: Occurrence) -> Any:
     table = lookup_of(bound.op, one) if bound.op.tables else None
     if table is None:
         return value
-    return contributions(table, value, bound.operands, bound.x.dim(), bound.compute)
+    index = bound.operands[table.indices]
+    sizes = contribution_sizes(table, value.shape, index.shape, bound.x.dim())
+    return torch.empty(sizes, dtype=bound.compute, device="meta")
 
 
-def acting_place(op: Declaration, bound: Bound, one: Occurrence) -> int:
+def acting_place(bound: Bound, one: Occurrence) -> int:
     """The index of an occurrence's functor among those of its side that act in this call."""
     if one.side == "op":
         return 0
-    chain = op.load if one.side == "load" else op.store
-    acting = bound.load if one.side == "load" else bound.store
+    chain, acting = bound.op.chains[one.side], bound.chains[one.side]
     if len(chain) == len(acting):
         return one.place
     gone = sum(1 for f in chain[: one.place] if not any(f is g for g in acting))
@@ -102,6 +105,7 @@ class WantedGradients:
         names: The name that each result is the gradient of; a name is there twice if two functors
             use it.
         twice: Those names that are there twice.
+        lookups: The results that are gradients of tables, by their places among all.
         of_statistics: The keywords of the gradients of row statistics.
         places: The index among the results of x's gradient, then of each operand's in the order of
             `op.slots`; None where there is none.
@@ -134,6 +138,8 @@ class WantedGradients:
         self.names = ["x"] * own + [one.name for one in self.occurrences]
         self.results: list[Any] = [("to",)] * own + [*self.occurrences]
         self.twice = {name for name in self.names if self.names.count(name) > 1}
+        tables = ((at, lookup_of(op, one)) for at, one in enumerate(self.occurrences, int(own)))
+        self.lookups = {at: table for at, table in tables if table is not None}
         self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]

@@ -23,11 +23,11 @@ from fusedops.errors import FusedOpsError
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
-from fusedops.plan import forward, placing
+from fusedops.plan import forward
 from fusedops.plan.saved_tensors import RESULT
 from fusedops.prebuild.recording import Signature
-from fusedops.run import contiguous
 from fusedops.run.gradient import Gradient, described, gradient_of
+from fusedops.run.prepare import bound_to_run
 from fusedops.schedule.tiling import samples
 
 
@@ -123,8 +123,7 @@ def build_all(
 
     missing = []
     for variant in wanted:
-        order = variant.order
-        here = jit.cached(order.source, name=order.name, arch=order.arch)
+        here = variant.cached()
         if here is None or why_not_kept(here.folder):
             missing.append(variant)
         else:
@@ -223,12 +222,8 @@ def _calls(one: Signature) -> Iterator[Bound]:
     x, operands, options = one.read()
     for training in _modes(op):
         bound = bind(op, x, operands, {**options, **training})
-        if bound.x.numel() == 0:
-            continue
-        if placing.columns_apart(bound):
-            copied, values = contiguous.copies(bound)
-            bound = bind(op, copied, values, contiguous.options(bound))
-        yield bound
+        if bound.x.numel() > 0:
+            yield bound_to_run(bound)
 
 
 def _modes(op: Declaration) -> list[dict[str, bool]]:

@@ -20,14 +20,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fusedops.bind.dimensions import contiguous
 from fusedops.errors import UnsupportedError, counted
-from fusedops.generate.views import contiguous
 from fusedops.jit import env
 from fusedops.jit.lock import guard
 
@@ -44,8 +43,7 @@ _ALIGNED = 16
 _seen: set[tuple[object, ...]] = set()
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """One forward or backward call as text: its declaration, and its tensors' dtypes and layouts.
 
     Attributes:
@@ -63,10 +61,10 @@ class Signature:
     op: str
     x: str
     values: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     wanted: tuple[str, ...] = ()
     joining: tuple[str, ...] = ()
-    factors: Mapping[str, str] = field(default_factory=dict)
+    factors: Mapping[str, str] = {}
 
     @classmethod
     def parse(cls, line: str) -> Signature:

@@ -14,10 +14,11 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.generator import draw, draw_in_memory
-from fusedops.declare.chains import OPTIONS, functors_of
+from fusedops.declare.chains import functors_of
 from fusedops.declare.hints import nearest
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.operator import own_operators
+from fusedops.declare.options import OPTIONS
 from fusedops.declare.text import spell
 from fusedops.errors import FusedOpsError, shortened
 from fusedops.functors import Functor

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fusedops.bind.geometry import mismatch
-from fusedops.bind.operands import FLOATING, broadcast_cure, check_layouts, parts_of
+from fusedops.bind.broadcasting import broadcast_cure, mismatch
+from fusedops.bind.operands import FLOATING, check_layouts, parts_of
 from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import check_names, check_number
+from fusedops.bind.operands import check_names
+from fusedops.bind.scalars import check_number
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedops.product.factors import check_broadcast, factor_dtype, rows_of
-from fusedops.run.autograd import Saved, run_backward
+from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 
 __all__ = [

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedops._runtime import Delegate
-from fusedops.bind.bind import drops
 from fusedops.bind.generator import draw_for_call
+from fusedops.bind.scalars import drops
 from fusedops.declare.interactive import CallSignature
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor

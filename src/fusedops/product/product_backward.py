@@ -20,12 +20,13 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import Bound
+from fusedops.bind.dimensions import contiguous
 from fusedops.bind.generator import draw
 from fusedops.bind.geometry import Placed, Sharing, shares_of
 from fusedops.generate.product import write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
-from fusedops.generate.views import STORAGE, Part, View, contiguous, part_of
+from fusedops.generate.views import STORAGE, Part, View, part_of
 from fusedops.map import Map
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
@@ -242,7 +243,7 @@ class ProductGradient(ProductPass):
         members = [Member(write.view(views["again",]), "again")]
         members.append(Member(write.view(views["to",]), "to"))
         for one in self.uses:
-            place = acting_place(self.op, self.bound, one)
+            place = acting_place(self.bound, one)
             kind, view = "Each", views[one]
             if call.sharing[one].kind != "each":
                 count = self.tiling.parts(call.geometry.rows)

@@ -40,7 +40,8 @@ from fusedops.product.product_kernel import Product, build_or_warn
 from fusedops.product.recorded import record
 from fusedops.product.report import explain_product
 from fusedops.product.torch_op import AsOperator, call_operator
-from fusedops.run.autograd import ProductInput, differentiate_product, without_memory
+from fusedops.run.autograd import differentiate_product, without_memory
+from fusedops.run.backward import ProductInput
 
 if TYPE_CHECKING:
     from typing_extensions import Self

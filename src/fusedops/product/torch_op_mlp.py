@@ -31,8 +31,9 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import linear
 from fusedops.product.product_backward import ProductBackward
 from fusedops.torch_ops.calls import numbers_of, schema
+from fusedops.torch_ops.known_calls import drawn_for
 from fusedops.torch_ops.lowering import enter, lower
-from fusedops.torch_ops.operators import define, define_gradient, drawn_for, namespace
+from fusedops.torch_ops.operators import define, define_gradient, namespace
 
 __all__ = ["linear_in_graph"]
 

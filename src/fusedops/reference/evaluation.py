@@ -128,7 +128,7 @@ class _Following(Chain):
         self.saved[name] = self.restore(value.detach().abs())
 
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
-        functors = self._bound.load if side == "load" else self._bound.store
+        functors = self._bound.chains[side]
         if side == "store":
             if self._bend is not None and self._bound.op.centred:
                 value = in_place_of(value, self._bend.about_the_mean(value.detach()))
@@ -154,7 +154,7 @@ class _Following(Chain):
 
         Without gradients the value is, too.
         """
-        functor = (self._bound.load if side == "load" else self._bound.store)[place]
+        functor = self._bound.chains[side][place]
         here = range(place, place + 1)
         made = super().apply(side, value, here)
         if not functor.cancels or self._bend is None:

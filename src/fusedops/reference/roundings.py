@@ -30,9 +30,6 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = value.abs().nan_to_num(0.0, 0.0).mean(-1, keepdim=True)
         return value + self._eps * self._signs(value) * size
 
-    def _off(self, value: Tensor) -> Tensor:
-        return value * (1 + self._eps * self._signs(value))
-
     def _signs(self, value: Tensor) -> Tensor:
         found = self._generators.get(value.device)
         if found is None:
@@ -52,8 +49,9 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operation: Any = func
         if operation.is_view or operation._schema.is_mutable:
             return made
-        floats = isinstance(made, Tensor) and made.is_floating_point()
-        return self._off(made) if floats else made
+        if isinstance(made, Tensor) and made.is_floating_point():
+            return made * (1 + self._eps * self._signs(made))
+        return made
 
 
 def copied(value: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedops.bind.bind import Bound
 from fusedops.bind.dimensions import arranged, restored
 from fusedops.bind.generator import draw
-from fusedops.bind.shard_offset import drawn_rows, first_query, first_rows, shared_dims
+from fusedops.bind.shard_offset import drawn_rows, first_rows, shared_dims
 from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor, TableOf
 from fusedops.reference.dropout_mask import keep_mask, keep_scale
@@ -53,8 +53,8 @@ class Chain:
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
         self.columns = bound.columns
-        self._rows = [dim for dim in range(bound.x.dim()) if dim not in bound.reduced]
-        self.queries = bound.counted[self._rows[-1]] if self._rows else 1
+        self._rows = bound.rows
+        self.queries = bound.queries
         self.saved: dict[str, Tensor] = {}
         self._dropout_slot = -1
         self._drawn: tuple[int, int] | None = None
@@ -101,7 +101,7 @@ class Chain:
 
     def query(self) -> Tensor:
         """The number of each row's query, as a column."""
-        x, first = self._bound.x, first_query(self._bound.whole, self._rows)
+        x, first = self._bound.x, self._bound.first_query
         return torch.arange(first, first + x.shape[self._rows[-1]], device=x.device)[:, None]
 
     def position(self, dim: int) -> Tensor:
@@ -196,7 +196,7 @@ class Chain:
 
     def apply(self, side: str, value: Tensor, places: range) -> Tensor:
         """Run the functors at these places, without the masks."""
-        functors = self._bound.load if side == "load" else self._bound.store
+        functors = self._bound.chains[side]
         for place in places:
             self._dropout_slot = self._bound.dropout_slots.get((side, place), -1)
             if not functors[place].masks:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Differentiate a fused op: the forward pass with its saved tensors, and the backward pass.
+"""Differentiate a fused op: run its forward pass, and save what the backward pass reads.
 
 Only tensors that exist anyway (inputs, saved streams, y) and a few numbers a row are saved for the
 backward pass; `saved_tensors` decides which inputs. Tensors that the backward pass does not read
@@ -9,31 +9,25 @@ are passed to it as a pair of dtype and shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, bind, drops
+from fusedops.bind.bind import bind
 from fusedops.bind.generator import draw_for_call
 from fusedops.bind.operands import check_layouts
-from fusedops.bind.scalars import check_pair, read_ints
+from fusedops.bind.scalars import check_pair, drops, read_ints
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
-from fusedops.plan.saved_tensors import (
-    RESULT,
-    joining_name,
-    reads_result,
-)
+from fusedops.plan.saved_tensors import RESULT, reads_result
 from fusedops.reference.unfused import run
+from fusedops.run.backward import ProductInput, Saved, gradients_once
 from fusedops.run.contiguous import known_to_merge, note_that_merges, reduces_several, run_on_copies
-from fusedops.run.first_derivative import only_once
-from fusedops.run.recipe import IN_PLACE, Recipe, new_gradient, recipe_of
-from fusedops.run.table_gradients import gathered, of_table
+from fusedops.run.recipe import Recipe, recipe_of
 
 if TYPE_CHECKING:
-    from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
 _WORD = 1 << 63
@@ -80,22 +74,6 @@ def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *valu
     return result[0] if len(op.outputs) == 1 else op.result_type._make(result)
 
 
-class ProductInput(NamedTuple):
-    """A product that is the x of a call, where one kernel makes it and runs the call.
-
-    Attributes:
-        run: Runs such a call without gradients: of the factors and of arguments by name it gives
-            the outputs, in order.
-        shape: The product's shape.
-        gradients: The gradients of both factors: of that of the product, the first factor if the
-            second's gradient is wanted, the second if the first's is, and the shapes of both.
-    """
-
-    run: Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
-    shape: Sequence[int]
-    gradients: Callable[..., tuple[Tensor | None, Tensor | None]]
-
-
 def differentiate_product(
     op: Runnable, options: dict[str, Any] | None, product: ProductInput, *factors_and_values: Any
 ) -> tuple[Tensor, ...]:
@@ -114,28 +92,6 @@ def differentiate_product(
     apply: Any = _Differentiated.apply
     outputs: tuple[Tensor, ...] = apply(op, options, product, *factors_and_values)
     return outputs
-
-
-class Saved(NamedTuple):
-    """What a backward pass knows of the forward pass, besides the tensors that were saved.
-
-    Attributes:
-        op: The op.
-        wanted: The names whose gradients are wanted, "x" among them.
-        names: The names of the saved tensors after the row statistics.
-        given: The other arguments of the backward call, by keyword.
-        dtype: The dtype of y.
-        shape: The shape of x.
-        product: What x is the product of, if it is one whose factors were saved in its place.
-    """
-
-    op: Runnable
-    wanted: frozenset[str]
-    names: Sequence[str]
-    given: dict[str, Any]
-    dtype: torch.dtype
-    shape: Any
-    product: ProductInput | None = None
 
 
 class _Differentiated(torch.autograd.Function):
@@ -291,122 +247,6 @@ def _save(
         made = zip(op.outputs, outputs, strict=True)
         ctx.mark_non_differentiable(*[one for name, one in made if name not in op.able])
     return tuple(outputs)
-
-
-def gradients_once(
-    saved: Saved, tensors: Sequence[Tensor], incoming: Sequence[Tensor | None]
-) -> Sequence[Any]:
-    """`run_backward`, where torch may be making the graph of a second derivative as well."""
-    in_place = saved.op.in_place
-    if not torch.is_grad_enabled():
-        return run_backward(saved, tensors, incoming, in_place)
-    with torch.no_grad():
-        results = run_backward(saved, tensors, incoming, in_place)
-    return only_once(saved.op.name, results, (*tensors, *incoming))
-
-
-def run_backward(
-    saved: Saved,
-    tensors: Sequence[Tensor],
-    incoming: Sequence[Tensor | None],
-    in_place: bool = False,
-) -> tuple[Any, ...]:
-    """Run the backward pass of one call.
-
-    Args:
-        saved: What the forward pass noted of itself.
-        tensors: The row statistics, then the saved tensors in the order of their names.
-        incoming: The gradients of the op's outputs, in order, None where there is none.
-        in_place: Whether the gradient of x may be written to x's memory.
-
-    Returns:
-        The gradients of x and of the operands in the order of `op.slots`, each in the shape and
-        dtype of its tensor; None where none is wanted.
-
-    Raises:
-        UnsupportedError: A gradient that comes in, or a saved tensor, is not plain and dense.
-    """
-    op, wanted, names, given, dtype, shape, _ = saved
-    kept, *tensors = tensors
-    if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
-        kept = kept.contiguous().clone()
-    arguments = {KEPT: kept, **given}
-    arguments.update(zip(names, tensors, strict=True))
-    first = int(op.has_result)
-    dy = incoming[0] if first else None
-    joining = []
-    if len(incoming) > first:
-        for name, gradient in zip(op.outputs[first:], incoming[first:], strict=True):
-            if gradient is not None:
-                joining.append(name)
-                arguments[joining_name(name)] = gradient
-    source: Runnable = op.differentiated
-    if op.quantized is not None:  # no gradient arrives at a y of 8 bits
-        given_x, dy = arguments["x"], None
-        dtype = given_x[0] if isinstance(given_x, tuple) else given_x.dtype
-    if source is not op:
-        gone = op.undifferentiated
-        arguments = {name: one for name, one in arguments.items() if name not in gone}
-    if not first:  # it is not read, but says dtype and shape
-        dy = torch.empty((), dtype=dtype, device=kept.device).expand(shape)
-    elif dy is None:
-        dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
-    from_result = RESULT in arguments
-    in_place = in_place and _may_be_written(arguments["x"])
-    key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
-    gradient_op: Gradient | None = source.gradients.get(key)
-    if gradient_op is None:
-        gradient_op = new_gradient(source, wanted, joining, from_result, in_place)
-    results = gradient_op(dy, **arguments)
-    if gradient_op.in_place:
-        x = arguments["x"]
-        torch.autograd.graph.increment_version(x)
-        found = _summed(gradient_op, results[: len(gradient_op.names)], arguments, len(shape))
-        return (x.detach(), *[found.get(name) for name in op.slots])
-    if gradient_op.loose:
-        found = _summed(gradient_op, results, arguments, len(shape))
-        return (found.get("x"), *[found.get(name) for name in op.slots])
-    places = gradient_op.places
-    if source is not op:
-        at = dict(zip(("x", *source.slots), places, strict=True))
-        places = [at.get(name) for name in ("x", *op.slots)]
-    return tuple([None if k is None else results[k] for k in places])
-
-
-def _summed(
-    gradient: Gradient, results: Sequence[Tensor], arguments: dict[str, Any], rank: int
-) -> dict[str, Tensor]:
-    """Sum gradients that came in x's shape, from several functors or by an index, by the name.
-
-    `rank` is the number of x's dimensions.
-    """
-    found: dict[str, Tensor] = {}
-    targets: dict[str, torch.dtype] = {}
-    lookups = gathered(gradient)
-    for place, (name, result) in enumerate(zip(gradient.names, results, strict=True)):
-        value = arguments[name]
-        dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
-        if place in lookups:
-            lookup = lookups[place]
-            result = of_table(result, arguments[lookup.indices], lookup, shape, rank)
-        if result.shape != shape:
-            result = result.sum_to_size(shape)
-        found[name] = found[name] + result if name in found else result
-        targets[name] = dtype
-    return {name: result.to(targets[name]) for name, result in found.items()}
-
-
-def _may_be_written(x: Any) -> bool:
-    """Whether each element of x has memory of its own, so that its gradient has room there."""
-    if not isinstance(x, Tensor):
-        return False
-    steps = sorted((step, size) for step, size in zip(x.stride(), x.shape, strict=True) if size > 1)
-    room = 1
-    for step, size in steps:
-        if step < room:
-            return False
-        room = step * size
-    return True
 
 
 def _is_plain(value: Any) -> bool:

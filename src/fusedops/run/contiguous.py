@@ -74,14 +74,10 @@ def note_that_merges(
 def options(bound: Bound) -> dict[str, Any]:
     """The options by name with which the call on copies computes what the given call means."""
     rank = bound.x.dim()
-    return {
-        "dim": tuple(range(rank - len(bound.reduced), rank)),
-        "dtype": bound.dtype,
-        "training": bool(bound.dropout_slots),
-        "generator": bound.generator,
-        "part_of": bound.whole
-        and tuple(tuple(one[dim] for dim in order(rank, bound.reduced)) for one in bound.whole),
-    }
+    dim = tuple(range(rank - len(bound.reduced), rank))
+    dims = order(rank, bound.reduced)
+    part_of = bound.whole and tuple(tuple(one[dim] for dim in dims) for one in bound.whole)
+    return {**bound.options, "dim": dim, "part_of": part_of}
 
 
 def copies(bound: Bound) -> tuple[Tensor, dict[str, Any]]:

@@ -57,7 +57,8 @@ def offer(op: Runnable) -> bool:
     if _mode == "cpp" and _make is None:
         _load(build=True)
     if _make is not None and _mode != "python":
-        from fusedops.run.cpp_node import make_program  # so that few imports wait for it
+        with guard:
+            from fusedops.run.cpp_node import make_program  # so that few imports wait for it
 
         op.grad = _make(op.grad, functools.partial(make_program, op))
         op.offered = True

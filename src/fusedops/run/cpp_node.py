@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT
 from fusedops.plan.saved_tensors import RESULT, joining_name, reads_result
-from fusedops.run.autograd import Saved, drawn_for, gradients_once, named, options_of
+from fusedops.run.autograd import drawn_for, named, options_of
+from fusedops.run.backward import Saved, gradients_once
 from fusedops.run.contiguous import reduces_several
 from fusedops.run.recipe import recipe_of
 

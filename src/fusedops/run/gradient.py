@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Reason
 from fusedops.bind.bind import KEPT, Bound, bound_call
-from fusedops.bind.dimensions import find_reduced
+from fusedops.bind.dimensions import contiguous, find_reduced
 from fusedops.bind.generator import draw
 from fusedops.bind.operands import check_shape, with_column
 from fusedops.bind.scalars import read_number
@@ -27,7 +27,6 @@ from fusedops.bind.tables import check_table
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.functors import Role
 from fusedops.generate.target import Target
-from fusedops.generate.views import contiguous
 from fusedops.plan.backward import Backward
 from fusedops.plan.planned import Planned
 from fusedops.plan.planner import plan, plan_loaded
@@ -85,8 +84,7 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         self._outputs = {KEPT: KEPT, RESULT: "y"}
         self._outputs.update((saved_name(name), name) for name in op.saves)
         self._outputs.update((joining_name(name), name) for name in op.joining)
-        tables = op.tables.keys()
-        self.loose = len(set(self.names)) != len(self.names) or bool(tables & {*self.names})
+        self.loose = bool(self.twice or self.lookups)
         flags = {operand.name: flags_of(operand.role) for operand in op.operands}
         for name, one in flags.items():
             if one & _runtime.SLOT_TENSOR:  # or dtype and shape of one that is not read
@@ -271,7 +269,10 @@ def described(
         given[joining_name(name)] = _output(bound, name)
     if needed.result:
         given[RESULT] = _output(bound, "y")
-    return _output(bound, "y"), given, {"dim": bound.reduced, "training": bool(bound.dropout_slots)}
+    options = {name: bound.options[name] for name in ("dim", "training", "part_of")}
+    if isinstance(bound.generator, Tensor):  # else it makes no difference to a plan
+        options["generator"] = bound.generator
+    return _output(bound, "y"), given, options
 
 
 def _output(bound: Bound, name: str) -> Tensor:

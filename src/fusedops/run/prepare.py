@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from fusedops.generate.target import Target
     from fusedops.run.runnable import Runnable
 
-__all__ = ["build_kernels"]
+__all__ = ["bound_to_run", "build_kernels"]
+
+
+def bound_to_run(bound: Bound) -> Bound:
+    """The call that kernels run for a checked call: one on dense copies, where it takes these."""
+    if not placing.columns_apart(bound):
+        return bound
+    x, operands = contiguous.copies(bound)
+    return bind(bound.op, x, operands, contiguous.options(bound))
 
 
 def build_kernels(op: Runnable, bound: Bound) -> None:
@@ -37,10 +45,7 @@ def build_kernels(op: Runnable, bound: Bound) -> None:
     named = {"x": bound.x, **bound.operands}
     wanted = {name for name, t in named.items() if isinstance(t, Tensor) and t.requires_grad}
     trains = torch.is_grad_enabled() and bool(wanted)
-    if placing.columns_apart(bound):
-        copied, values = contiguous.copies(bound)
-        bound = bind(op, copied, values, contiguous.options(bound))
-    bound = bound._replace(keep=trains)
+    bound = bound_to_run(bound)._replace(keep=trains)
     call = functools.partial(op.observer.of_call, bound)
 
     def of_forward(target: Target) -> None:
@@ -52,10 +57,6 @@ def build_kernels(op: Runnable, bound: Bound) -> None:
     for joining in dict.fromkeys((frozenset(op.joining), frozenset[str]())):
         gradient = gradient_of(bound, frozenset(wanted), joining)
         dy, given, options = described(bound, gradient)
-        if isinstance(bound.generator, Tensor):
-            options["generator"] = bound.generator
-        if bound.whole is not None:
-            options["part_of"] = tuple(bound.whole)
 
         def of_backward(target: Target) -> None:
             told = gradient.describe(dy, given, options, target)  # noqa: B023 (called at once)

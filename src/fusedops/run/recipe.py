@@ -35,8 +35,8 @@ class Recipe(NamedTuple):
 
     wanted: frozenset[str]
     x: bool
-    kept: tuple[bool, ...]  # by operand
-    streams: tuple[tuple[int, str], ...]  # number of the output, keyword
+    kept: tuple[bool, ...]
+    streams: tuple[tuple[int, str], ...]
     result: bool
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusedops import _runtime
-from fusedops.declare.chains import OPTIONS
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.hints import check_declaration
 from fusedops.declare.op import Op
+from fusedops.declare.options import OPTIONS
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError
 from fusedops.functors import Role
+from fusedops.jit.lock import guard
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -77,7 +78,14 @@ class Runnable(CalledOp, Declaration):
     @property
     def hints(self) -> Hints:
         """By which readings calls are served for which no kernel of their own is loaded."""
-        raise NotImplementedError
+        known: Hints | None = self.__dict__.get("_hints")
+        if known is None:
+            # A cached_property holds a lock before Python 3.12, and a child may be forked then.
+            with guard:
+                from fusedops.plan.reading import Hints
+
+            known = self.__dict__.setdefault("_hints", Hints())  # another thread's, if it was first
+        return known
 
     @property
     def direct(self) -> _runtime.Dispatcher:

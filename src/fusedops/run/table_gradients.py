@@ -18,25 +18,12 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.tables import contribution_sizes
-from fusedops.plan.wanted_gradients import lookup_of
 
 if TYPE_CHECKING:
     from fusedops.functors import TableOf
-    from fusedops.plan.wanted_gradients import WantedGradients
 
 #: The most numbers that are added up at a time.
 BLOCK = 64
-
-
-def gathered(gradient: WantedGradients) -> dict[int, TableOf]:
-    """The results of a backward call that are gradients of tables, by their places among all."""
-    found = {}
-    first = len(gradient.names) - len(gradient.occurrences)
-    for place, one in enumerate(gradient.occurrences, first):
-        table = lookup_of(gradient.op, one)
-        if table is not None:
-            found[place] = table
-    return found
 
 
 def of_table(
@@ -45,8 +32,8 @@ def of_table(
     """The gradient of a table of this shape from that of each element of the index.
 
     Args:
-        each: The gradients of what was looked up, in the shape of `bind.tables.contributions`, or
-            in x's shape where the rows that share them are not those that a block works on.
+        each: The gradients of what was looked up, in the shape of `bind.tables.contribution_sizes`,
+            or in x's shape where the rows that share them are not those that a block works on.
         index: The index.
         table: The table and its dimension of x.
         shape: The shape of the table.

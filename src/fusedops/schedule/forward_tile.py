@@ -19,9 +19,10 @@ from fusedops.schedule.tiling import (
     Tile,
     at_most,
     bucket_of,
+    ceil_div,
     longest,
+    of_lanes,
     pack_width,
-    power_of_two_above,
     single_length,
     tile_of,
 )
@@ -264,16 +265,14 @@ def row_bucket(row: Row, cluster_limit: int) -> Bucket:
 
 def _forgotten(row: Row, columns: int) -> Tile:
     """The tile of rows of which nothing is kept: a row is a block's, whatever its length."""
-    width, most = row.width, FORGOTTEN_THREADS
+    width = row.width
     packs = max(1, min(FORGOTTEN_BYTES // (width * row.element_bytes), FORGOTTEN_PACKS))
-    packs_of_row = -(-columns // width)
+    packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * packs:
-        threads = power_of_two_above(-(-packs_of_row // packs))
-        packs = -(-packs_of_row // threads)
-    else:
-        threads = min(most, 32 * -(-packs_of_row // (32 * packs)))
+        return of_lanes(packs_of_row, packs, width)
+    threads = min(FORGOTTEN_THREADS, 32 * ceil_div(packs_of_row, 32 * packs))
     capacity = threads * packs * width
-    return Tile(threads, packs, width, -(-columns // capacity), capacity)
+    return Tile(threads, packs, width, ceil_div(columns, capacity), capacity)
 
 
 def _tile(row: Row, columns: int, fills: bool, cluster_limit: int) -> Tile:

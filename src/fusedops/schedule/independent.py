@@ -16,7 +16,7 @@ from fusedops.schedule.forward_tile import Row
 from fusedops.schedule.launch import LaunchConfig
 from fusedops.schedule.lookup import launch_config
 from fusedops.schedule.row_schedule import Schedule
-from fusedops.schedule.tiling import Bucket, Tile, bucket_of, ceil_div, power_of_two_above
+from fusedops.schedule.tiling import Bucket, Tile, bucket_of, ceil_div, of_lanes
 
 __all__ = ["choose_map", "choose_map_gradient"]
 
@@ -133,9 +133,7 @@ def _tile(row: Row, columns: int, values: tuple[int, int]) -> Tile:
     packs = max(1, min(registers // width, most))
     packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * packs:
-        threads = power_of_two_above(ceil_div(packs_of_row, packs))
-        packs = ceil_div(packs_of_row, threads)
-        return Tile(threads, packs, width, 1, threads * packs * width)
+        return of_lanes(packs_of_row, packs, width)
     chunks = ceil_div(packs_of_row, THREADS * packs)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
     return Tile(threads, packs, width, chunks, threads * packs * width)

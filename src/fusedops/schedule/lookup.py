@@ -126,6 +126,12 @@ def nearest(arch: str, known: list[str]) -> str:
     return older[-1] if older else ascending[0]
 
 
+def _files(arch: str, gpu: Gpu) -> list[tuple[TuningFile, bool]]:
+    """The files that are asked, in order, and whether each was tuned on the device itself."""
+    own = _tuned(arch, gpu.name) if gpu.name else None
+    return [(file, file is own) for file in (own, builtin(arch)) if file is not None]
+
+
 @remembered
 def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
@@ -137,12 +143,11 @@ def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
     """
     where = ""
     values: dict[str, Any] = {}
-    own = _tuned(arch, gpu.name) if gpu.name else None
-    for file in filter(None, (own, builtin(arch))):
+    for file, tuned in _files(arch, gpu):
         for rule in file.matching(features):
             fields = _in_rows(rule.fields, features, gpu, file)
             values = {**fields, **values}
-            if file is own:
+            if tuned:
                 where = file.where
     return Found(_within(LaunchConfig(**values), features, gpu, builtin(arch)), where)
 
@@ -150,10 +155,9 @@ def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
 @remembered
 def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundImplementation:
     """How a product with these features is run on a GPU; the arguments are as above."""
-    own = _tuned(arch, gpu.name) if gpu.name else None
-    for file in filter(None, (own, builtin(arch))):
+    for file, tuned in _files(arch, gpu):
         for rule in file.matching(features):
-            return FoundImplementation(ProductConfig(**rule.fields), file.where, file is own)
+            return FoundImplementation(ProductConfig(**rule.fields), file.where, tuned)
     raise AssertionError(f"a file of the package lacks a row without conditions: {features}")
 
 
@@ -161,8 +165,7 @@ def product_config(features: ProductFeatures, arch: str, gpu: Gpu) -> FoundImple
 def product_implementations(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]:
     """How GEMMs may be run of which only these features are known."""
     found: set[str] = set()
-    own = _tuned(arch, gpu.name) if gpu.name else None
-    for file in filter(None, (own, builtin(arch))):
+    for file, _ in _files(arch, gpu):
         for rule in file.rules["product"]:
             if all(known[name] in wanted for name, wanted in rule.when.items() if name in known):
                 found.add(rule.fields["implementation"])

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fusedops.bind.geometry import Sharing
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Slices", "cut", "cut_few", "is_sum", "may_interleave", "piece_columns"]
+__all__ = ["FEW_ROWS", "Slices", "cut", "cut_few", "is_sum", "may_interleave", "piece_columns"]
 
 #: Largest number of slices on a CPU: more than any number of threads shares well, few enough that
 #: their partial sums stay in the caches.
@@ -26,6 +26,10 @@ HOST_SLICES = 64
 
 #: Smallest number of elements in a slice on a CPU.
 HOST_SLICE = 4096
+
+
+#: So many rows that share an operand are visited by one thread block, if they fit.
+FEW_ROWS = 8
 
 
 def is_sum(share: Sharing) -> bool:
@@ -108,7 +112,7 @@ def cut(
 
 
 @functools.lru_cache(maxsize=1024)
-def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int, abreast: int = 1) -> Slices:
+def _cut(rows: int, shared: tuple[int, ...], wanted: int, lanes: int, abreast: int) -> Slices:
     """As `cut`, into so many slices or fewer; `shared` are the rows that share an element."""
     groups = sorted({*shared})
     # One slice sums a whole group, where that leaves enough slices.

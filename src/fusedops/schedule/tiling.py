@@ -25,6 +25,7 @@ __all__ = [
     "ceil_div",
     "evened",
     "longest",
+    "of_lanes",
     "pack_width",
     "power_of_two_above",
     "samples",
@@ -105,9 +106,7 @@ def tile_of(
     most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)
     if packs_of_row <= 32 * most_packs:
-        threads = power_of_two_above(ceil_div(packs_of_row, most_packs))
-        packs = ceil_div(packs_of_row, threads)
-        return Tile(threads, packs, width, 1, threads * packs * width)
+        return of_lanes(packs_of_row, most_packs, width)
     if packs_of_row <= most_threads * most_packs:
         # Whole warps with every pack full, if there is such a cut: no pack then needs a bounds
         # check.
@@ -122,6 +121,13 @@ def tile_of(
     packs = ceil_div(packs_of_row, most_threads * chunks)
     threads = 32 * ceil_div(packs_of_row, 32 * packs * chunks)
     return evened(Tile(threads, packs, width, chunks, threads * packs * width), columns, chunks)
+
+
+def of_lanes(packs_of_row: int, most_packs: int, width: int) -> Tile:
+    """The tile of a row that lanes of one warp hold, each so many packs at most."""
+    threads = power_of_two_above(ceil_div(packs_of_row, most_packs))
+    packs = ceil_div(packs_of_row, threads)
+    return Tile(threads, packs, width, 1, threads * packs * width)
 
 
 def evened(tile: Tile, columns: int, chunks: int, align: int = 0) -> Tile:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import drops
-from fusedops.bind.scalars import check_draw
+from fusedops.bind.scalars import check_draw, drops
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 

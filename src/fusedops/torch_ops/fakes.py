@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops.bind.bind import KEPT, bind, blocks_shape
+from fusedops.bind.bind import bind
 from fusedops.bind.operands import check_device
 from fusedops.bind.scalars import check_draw
 from fusedops.functors import TableOf
@@ -35,12 +35,10 @@ def stand_in(tensor: Tensor, x: Tensor) -> Tensor:
 
     A batch may then be of any size, one included, in code that is compiled once.
     """
-    extra = x.dim() - tensor.dim()
-    shape = []
-    for at, size in enumerate(tensor.shape):
-        of_x = x.shape[at + extra] if at + extra >= 0 else size
-        known = type(size) is int and (type(of_x) is int or size == 1)
-        shape.append(size if known else of_x if type(of_x) is int else 2)
+    shape = [
+        _known(size, x.shape[at] if at >= 0 else size)
+        for at, size in enumerate(tensor.shape, x.dim() - tensor.dim())
+    ]
     return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
 
@@ -48,10 +46,15 @@ def table_stand_in(table: Tensor, one: TableOf, x: Tensor) -> Tensor:
     """The same of a table, whose sizes are not those of x."""
     shape = [size if type(size) is int else 2 for size in table.shape]
     if one.dim is not None and len(shape) == 2:
-        of_x = x.shape[one.dim]
-        known = type(table.shape[1]) is int and (type(of_x) is int or shape[1] == 1)
-        shape[1] = shape[1] if known else of_x if type(of_x) is int else 2
+        shape[1] = _known(table.shape[1], x.shape[one.dim])
     return torch.empty(shape, dtype=table.dtype, device="meta")
+
+
+def _known(size: Any, of_x: Any) -> int:
+    """The size of an operand beside that of x; one that is not known yet fits, without a guard."""
+    if type(size) is int and (type(of_x) is int or size == 1):
+        return size
+    return of_x if type(of_x) is int else 2
 
 
 def fake_forward(*arguments: Any) -> list[Tensor]:
@@ -75,19 +78,11 @@ def fake_forward(*arguments: Any) -> list[Tensor]:
         [one if isinstance(one, int) else 1 for one in call.counts or ()],
     )
     options = {"dim": tuple(call.dim), "dtype": call.dtype}
-    bound = bind(called, stand_in(x, x), operands, options)._replace(keep=call.keep)
-    rows = [size for at, size in enumerate(x.shape) if at not in bound.reduced]
-    shapes = {**dict.fromkeys(called.statistics, rows), KEPT: [*rows, called.kept]}
-    shapes.update((name, []) for name in called.maxima)
-    if called.packed > 1:
-        shapes["y"] = [*x.shape[:-1], x.shape[-1] // called.packed]
-    for name in called.of_blocks:
-        columns = math.prod([x.shape[at] for at in bound.reduced])
-        block = called.block
-        count = (columns + block - 1) // block if block else 1
-        shapes[name] = list(blocks_shape(called.store[-1].block_layout, tuple(rows), count))
+    bound = bind(called, stand_in(x, x), operands, options)
+    columns = math.prod([x.shape[dim] for dim in bound.reduced])
+    bound = bound._replace(x=x, columns=columns, keep=call.keep)
     return [
-        x.new_empty(shapes.get(name, list(x.shape)), dtype=bound.output_dtype(name))
+        x.new_empty(bound.output_shape(name), dtype=bound.output_dtype(name))
         for name in bound.outputs
     ]
 

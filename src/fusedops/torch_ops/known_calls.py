@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRIES",
     "draw_at_once",
+    "drawn_for",
     "remember_backward",
     "remember_forward",
     "run_backward_at_once",
@@ -77,16 +78,19 @@ def run_forward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
         x, tensors = x.contiguous(), [tensor.contiguous() for tensor in tensors]
     drawn: tuple[Any, ...] = ()
     if draw is not None:
-        drawn = (draw,) if draw.is_cuda else (_numbers_of(known.name, draw, x),)
+        if draw.is_cpu:
+            check_draw(known.name, draw, x)
+        drawn = (drawn_for(draw),)
     results = known.dispatcher.of_lists(
         known.names, x, tensors, numbers, counts or (), drawn, known.constants
     )
     return None if results is NotImplemented else results
 
 
-def _numbers_of(name: str, draw: Tensor, x: Tensor) -> tuple[int, int]:
-    """Seed and offset of a draw on a CPU, where they are at hand."""
-    check_draw(name, draw, x)
+def drawn_for(draw: Tensor | None) -> Any:
+    """What `generator` is given: numbers on a CPU, where they are at hand."""
+    if draw is None or not draw.is_cpu:
+        return draw
     seed, offset = draw.tolist()
     return seed, offset
 
@@ -137,9 +141,7 @@ def run_backward_at_once(*arguments: Any) -> Sequence[Tensor] | None:
         return None
     if not kept.is_contiguous() or kept.data_ptr() % 16:  # a hook brought it back from elsewhere
         return None
-    drawn: tuple[Any, ...] = ()
-    if draw is not None:
-        drawn = (draw if draw.is_cuda else tuple(draw.tolist()),)
+    drawn = () if draw is None else (drawn_for(draw),)
     results = known.gradient.of_lists(
         known.names,
         dy,

@@ -41,7 +41,7 @@ from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.plan.saved_tensors import RESULT, reads_result
 from fusedops.reference.unfused import run
-from fusedops.run.autograd import Saved, run_backward
+from fusedops.run.backward import Saved, run_backward
 from fusedops.run.first_derivative import refuse_second
 from fusedops.run.recipe import what_is_kept
 from fusedops.torch_ops.calls import (
@@ -60,6 +60,7 @@ from fusedops.torch_ops.fakes import fake_backward, fake_draw, fake_forward
 from fusedops.torch_ops.kept_draws import keep_draws
 from fusedops.torch_ops.known_calls import (
     draw_at_once,
+    drawn_for,
     remember_backward,
     remember_forward,
     run_backward_at_once,
@@ -74,7 +75,6 @@ __all__ = [
     "define",
     "define_forward",
     "define_gradient",
-    "drawn_for",
     "namespace",
     "run_forward",
 ]
@@ -173,14 +173,6 @@ def _check_nothing(
             f"{', '.join(op.row_operands)} has a gradient in eager calls alone; leave out the op "
             "where there are no columns, or call it outside of torch.compile"
         )
-
-
-def drawn_for(draw: Tensor | None) -> Any:
-    """What `generator` is given: numbers on a CPU, where they are at hand."""
-    if draw is None or draw.device.type != "cpu":
-        return draw
-    seed, offset = draw.tolist()
-    return seed, offset
 
 
 def _nothing(bound: Bound) -> list[Tensor]:

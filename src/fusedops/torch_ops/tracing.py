@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import fusedops.torch_ops.operators  # noqa: F401 (registers them)
-from fusedops.bind.bind import check_names, check_number
 from fusedops.bind.dimensions import arranged, find_reduced, order, restored
-from fusedops.bind.scalars import check_offset, check_pair
+from fusedops.bind.operands import check_names
+from fusedops.bind.scalars import check_number, check_offset, check_pair
 from fusedops.declare.text import lacking_text
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.torch_ops.calls import ForwardCall, OpCall
