@@ -88,7 +88,7 @@ def results(function, parameters, shapes):
 
 @pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("dynamic", [True, *thorough(None)], ids=str)
-@pytest.mark.parametrize("name", [*SOME, *thorough(*OTHERS)])
+@pytest.mark.parametrize("name", [*SOME, *thorough(*OTHERS[::2]), *exhaustive(*OTHERS[1::2])])
 def test_numbers_that_change(name, dynamic):
     """One compiled module, in evaluation and in training, computes with the numbers of the call."""
     torch._dynamo.reset()

@@ -129,7 +129,7 @@ def as_stock(name, compiled):
 LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
 
 
-@pytest.mark.parametrize("name", but_alike(TRANSFORMERS, LAYERS.keys() - {"bert", "llama"}))
+@pytest.mark.parametrize("name", but_alike(TRANSFORMERS, ["gpt_oss", "t5", "gemma2", "swin"]))
 def test_transformers(name):
     assert TRANSFORMERS.keys() == MODELS.keys()
     assert_counts(as_stock(name, compiled), TRANSFORMERS[name])

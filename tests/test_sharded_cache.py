@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from cases import randn
+from cases import exhaustive, randn
 from jit.samples import Compiler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -98,7 +98,9 @@ def all_ways(ways, compiled):
         exchanges(way, compiled)
 
 
-in_both_ways = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+in_both_ways = pytest.mark.parametrize(
+    "compiled", [False, *exhaustive(True)], ids=["eager", "compiled"]
+)
 
 #: Four ranks trace a compiled call for seconds, so each of the two tests has half of the ways.
 WAITED_FOR, REFUSED = {False: WAYS, True: WAYS[:2]}, {False: WAYS, True: WAYS[2:]}

@@ -143,7 +143,7 @@ def a_round(folder: Path, workers: int, killed: int, seed: int) -> dict[str, Any
     children = [fork(lambda number=number: work(seed + number)) for number in range(workers)]
     if seed % 2 and killed:  # nobody is left to clear up after them
         killed = workers
-    kills = [(choose.uniform(0, 3), child) for child in choose.sample(children, killed)]
+    kills = [(choose.uniform(0, 1), child) for child in choose.sample(children, killed)]
     result: dict[str, Any] = wait(children, kills)
     result["compiles"] = counting.compilations
     result["left"], result["locked"] = abandoned(store), locked(store)

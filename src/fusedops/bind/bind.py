@@ -170,8 +170,8 @@ class Bound(NamedTuple):
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a statistic: x's without the reduced dimensions."""
-        shape = self.x.shape
-        return tuple([shape[dim] for dim in self.rows])
+        reduced = self.reduced
+        return tuple([size for dim, size in enumerate(self.x.shape) if dim not in reduced])
 
     @property
     def queries(self) -> int:
@@ -314,6 +314,9 @@ def bound_call(
     """The call of arguments that have been checked; `training` says whether dropouts may drop."""
     load, store, slots = _acting(op, operands, training)
     double = x.dtype is torch.float64 or dtype is torch.float64
+    tables = {}
+    for key, one in op.tables.items():
+        tables[key] = seen(operands[key], one, x.dim())
     return Bound(
         op,
         x,
@@ -327,7 +330,7 @@ def bound_call(
         slots,
         {},
         generator,
-        tables={key: seen(operands[key], one, x.dim()) for key, one in op.tables.items()},
+        tables=tables,
         whole=whole,
     )
 
