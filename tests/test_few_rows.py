@@ -186,6 +186,22 @@ class TestOnAGpu:
                     (part,) = call(op, tensors | {"x": tensors["x"][:rows]})
                     assert same_bits(part, whole[:rows]), rows
 
+    @pytest.mark.parametrize("rows", [1, 16, 64, 200])
+    def test_chains_on_several_streams(self, rows):
+        """A kernel may begin before the one that writes its x has ended."""
+        op = LAYERS["gelu"]
+        up = given(op, HALF, "cuda", rows=(rows,), n=1024, k=4096)
+        down = given(op, HALF, "cuda", rows=(rows,), n=4096, k=1024)
+        streams, found = [torch.cuda.Stream() for _ in range(3)], []
+        with forced("FewRows"), torch.no_grad():
+            want = call(op, down | {"x": call(op, up)[0]})[0]
+            torch.cuda.synchronize()
+            for i in range(30):
+                with torch.cuda.stream(streams[i % 3]):
+                    found.append(call(op, down | {"x": call(op, up)[0]})[0])
+            torch.cuda.synchronize()
+        assert all(same_bits(one, want) for one in found)
+
     def test_nan_stays_in_its_row(self):
         op = LAYERS["gelu"]
         tensors = given(op, HALF, "cuda", rows=(16,), n=264, k=1032)

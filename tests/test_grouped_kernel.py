@@ -209,3 +209,21 @@ class TestOnGpu:
                 assert y[begin : begin + order[4], 3].isnan().all()
                 assert y.isnan().sum() == order[4]
                 assert same_bits(y, op(x, w, offsets=offsets))
+
+    @pytest.mark.parametrize("wrong", ["negative", "falling", "beyond"])
+    def test_wrong_offsets_reach_nothing_outside(self, wrong):
+        """No error is raised, since nothing waits for the device; the next call is right."""
+        needs_hopper()
+        op, counts = OPS["plain"], COUNTS["ragged"]
+        x, w, own = given(op, counts, 200, 272, device="cuda")
+        ends = [0, *itertools.accumulate(counts)]
+        offsets = {
+            "negative": [-5] * len(counts) + [10**12],
+            "falling": ends[::-1],
+            "beyond": [10**12] * len(ends),
+        }[wrong]
+        with forced("Together"), torch.no_grad():
+            want = op(x, w, offsets=torch.tensor(ends, device="cuda"), **own)
+            op(x, w, offsets=torch.tensor(offsets, device="cuda"), **own)
+            torch.cuda.synchronize()
+            assert same_bits(op(x, w, offsets=torch.tensor(ends, device="cuda"), **own), want)

@@ -135,7 +135,7 @@ class Operator(Op):
     logarithmic: ClassVar[bool] = False
     gradient_schedule: ClassVar[str] = "norm"
 
-    #: What each declaration has of its own: `declare.declaration` says what it is.
+    # What each declaration has of its own; `declare.declaration` says what it is.
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
     zeroes: bool
