@@ -129,6 +129,7 @@ def as_stock(name, compiled):
 LAYERS = {"bert": (3, 13), "t5": (4, 33), "llama": (2, 15), "gemma2": (3, 15), "swin": (5, 25)}
 
 
+# In CI the layers of T5, Gemma 2 and Swin are held to the stock models below, without these counts.
 @pytest.mark.parametrize("name", but_alike(TRANSFORMERS, ["gpt_oss", "t5", "gemma2", "swin"]))
 def test_transformers(name):
     assert TRANSFORMERS.keys() == MODELS.keys()

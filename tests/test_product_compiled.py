@@ -124,8 +124,6 @@ SELDOM = {f"layer, learning {name}" for name in ("x", "w", "b")}
 SELDOM |= {f"plain, frozen {name}" for name in ("w1", "biases", "layer")}
 SELDOM |= {"dropout, learning x", "residual, learning r", "scores, float32", "lengths"}
 SELDOM |= {"block, seeded", "block, still"}
-LATER_MARKS = [pytest.mark.thorough]
-SELDOM_MARKS = [pytest.mark.thorough, pytest.mark.exhaustive]
 
 
 @pytest.mark.grid(strength=1)
@@ -133,11 +131,10 @@ SELDOM_MARKS = [pytest.mark.thorough, pytest.mark.exhaustive]
     ("name", "may"),
     [
         *((name, "one kernel") for name in QUICK),
-        *(
-            pytest.param(name, may, marks=SELDOM_MARKS if name in SELDOM else LATER_MARKS)
-            for may, names in {"one kernel": ONE, "two kernels": TWO}.items()
-            for name in names
-            if may == "two kernels" or name not in QUICK
+        *thorough_points(
+            *((name, "one kernel") for name in ONE if name not in QUICK),
+            *((name, "two kernels") for name in TWO),
+            exhaustive=SELDOM,
         ),
     ],
 )

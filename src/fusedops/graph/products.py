@@ -28,7 +28,6 @@ from fusedops.graph.rewrite import Found, call_of, check_tensors, fuse_each, lar
 from fusedops.graph.segments import Place
 from fusedops.product import Linear
 from fusedops.product.choice import (
-    Choice,
     able,
     chosen_for,
     features_of_sizes,
@@ -140,8 +139,8 @@ def _why_it_does_not_pay(
     given = {name: _as_captured(one) for name, one in operands.items()}
     # By the one of it that a call asks for.
     epilogue = declared.op.that_adds(_as_captured(product.w), given).epilogue
-    found = features_of_sizes(epilogue, sizes, tensor_of(product.node).dtype, given, target)
-    choice = found if isinstance(found, Choice) else chosen_for(found, target)
+    dtype = tensor_of(product.node).dtype
+    choice = chosen_for(features_of_sizes(epilogue, sizes, dtype, given, target), target)
     return "" if choice.tiling is not None else choice.why
 
 

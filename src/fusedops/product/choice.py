@@ -123,9 +123,14 @@ def choose(
 _remembered = remembered(choose)
 
 
-def chosen_for(features: ProductFeatures, target: Target) -> Choice:
-    """How a product with these features is run, as `decided` and its kernel have it."""
-    return _remembered(features, target, override.current().product)
+def chosen_for(found: ProductFeatures | Choice, target: Target) -> Choice:
+    """How a product with these features is run, as `decided` and its kernel have it.
+
+    What `features_of` has chosen whatever the features stays.
+    """
+    if isinstance(found, Choice):
+        return found
+    return _remembered(found, target, override.current().product)
 
 
 def chosen(
@@ -140,8 +145,7 @@ def chosen(
     The arguments are those of `features_of`; the target is by default x's device.
     """
     target = target or Target.of(x.device)
-    found = features_of(epilogue, x, w, arguments, target)
-    return found if isinstance(found, Choice) else chosen_for(found, target)
+    return chosen_for(features_of(epilogue, x, w, arguments, target), target)
 
 
 def features_of(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedops.product.factors import check_broadcast, factor_dtype, rows_of
+from fusedops.product.factors import factor_dtype, rows_of
 from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 
@@ -134,7 +134,6 @@ class Logits:
         numbers: Mapping[str, Any],
     ) -> None:
         self.whole, self.op, self.numbers = op.whole, op.whole.rows, numbers
-        check_broadcast(op.name, "the logits", (*x.shape[:-1], w.shape[0]), operands)
         self.x, self.w = rows_of(x), w
         self.count, self.classes = self.x.shape[0], w.shape[0]
         self.dtype = torch.promote_types(x.dtype, torch.float32)

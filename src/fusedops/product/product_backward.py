@@ -70,10 +70,7 @@ def chosen(
     The arguments are those of `features_of`; the target is by default dy's device.
     """
     target = target or Target.of(dy.device)
-    features = features_of(epilogue, dy, w, arguments, target)
-    if isinstance(features, Choice):
-        return features
-    choice = chosen_for(features, target)
+    choice = chosen_for(features_of(epilogue, dy, w, arguments, target), target)
     if choice.tiling is not None and not choice.tiling.several:
         return Choice(None, "one kernel for few rows has no gradient")
     return choice

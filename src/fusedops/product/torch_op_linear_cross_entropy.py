@@ -30,7 +30,7 @@ from torch import Tensor, library
 from fusedops.declare.text import read
 from fusedops.functors import Scale
 from fusedops.map import Map
-from fusedops.product.factors import rows_of
+from fusedops.product.factors import check_broadcast, rows_of
 from fusedops.product.linear_loss_logits import Logits, block_columns, chunk_rows, sweeps_of
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
@@ -182,6 +182,7 @@ def _results_of_blocks(logits: Logits, part: Any, columns: int) -> dict[str, Ten
 def _run(*arguments: Any) -> list[Tensor]:
     call = _Call(*arguments)
     op = read(call.op).whole
+    check_broadcast(_TITLE, "the logits", (*call.x.shape[:-1], call.w.shape[0]), call.operands)
     with torch.no_grad():
         results, kept, gradients = (_by_rows if call.early else _by_classes)(call)
         results = {name: one.view(call.target.shape) for name, one in results.items()}
