@@ -597,14 +597,15 @@ class TestOnAGpu:
 
     @staticmethod
     def check_and_time(problem):
-        for config in (TWO, TOGETHER, IN_TURNS, FEW_ROWS):
+        for name in problem.kernel.names:
+            config = ProductConfig(name)
             problem.check(config)
             assert 0 < problem.seconds(config) < 1e-2
 
     @staticmethod
     def search(problem):
         found = tuner.tune(problem)
-        assert len(found.outcome.tried) == len(IMPLEMENTATIONS)
+        assert len(found.outcome.tried) == len(problem.kernel.names)
         assert all(one.seconds for one in found.outcome.tried)
 
     @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
@@ -646,7 +647,8 @@ class TestOnAGpu:
         device = torch.device("cuda", torch.cuda.current_device())
         problem = problems(op, *case(op, **SIZES), device)[GRADIENT]
         features = problem.kernel.features
-        assert choices.choose(features, "sm_90", Target.of(device).gpu).tiling is not None
+        assert problem.kernel.names == ("two_kernels", "Together", "InTurns")
+        assert product_backward.choose(features, Target.of(device)).tiling is not None
         outcome = Outcome(TOGETHER, ProductConfig(implementation), 2.0, 1.0, ())
         assert tuner.keep([tuner.Tuned("", "product", features, outcome)], device)
         factors, operands = case(op, "cuda", **SIZES)

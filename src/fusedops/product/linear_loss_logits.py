@@ -14,6 +14,7 @@ from torch import Tensor
 from fusedops.product.factors import factor_dtype, rows_of
 from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
+from fusedops.torch_ops.tracing import is_exporting
 
 __all__ = [
     "Logits",
@@ -93,7 +94,7 @@ def why_late(op: Any, x: Tensor, operands: Mapping[str, Tensor], wanted: Iterabl
     for each row of x. In float16 it could underflow meanwhile; losses are scaled against that. Of
     an operand a chunk of rows has all, or their part.
     """
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return "an exported program may never go back, and is one for all sizes"
     if len(op.outputs) > 1:
         return "more than the loss is returned"

@@ -33,11 +33,10 @@ from fusedops.product.product_backward import ProductBackward, explained
 from fusedops.product.report import explain_layers, explain_product
 from fusedops.product.torch_op import (
     are_plain,
-    exports,
     operands_listed,
 )
 from fusedops.product.torch_op_mlp import linear_in_graph
-from fusedops.torch_ops.tracing import draw_for
+from fusedops.torch_ops.tracing import draw_for, is_exporting
 
 __all__ = ["MLP"]
 
@@ -324,7 +323,7 @@ class MLP(ProductOp):
         epilogue = self.epilogues[0]
         tensors = [one for one in first.values() if isinstance(one, Tensor)]
         if torch.compiler.is_compiling():
-            if exports() or not are_plain((x, w1, w2, *tensors)):
+            if is_exporting() or not are_plain((x, w1, w2, *tensors)):
                 return False
             if operands_listed(epilogue, first) is None:
                 return False

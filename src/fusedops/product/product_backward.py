@@ -31,12 +31,14 @@ from fusedops.map import Map
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
 from fusedops.plan.wanted_gradients import acting_place, gradient_like, occurrences
+from fusedops.product import choice as choices
 from fusedops.product.choice import HALVES_ALONE, Choice, able, chosen_for, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES
 from fusedops.product.product_kernel import ProductPass, build_or_warn, factors_of, is_near
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.features import ProductFeatures
+from fusedops.schedule.launch import ProductConfig
 
 if TYPE_CHECKING:
     from fusedops.generate.arguments import ArgumentWriter
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ProductBackward",
     "ProductGradient",
+    "choose",
     "chosen",
     "explained",
     "features_of",
@@ -70,7 +73,18 @@ def chosen(
     The arguments are those of `features_of`; the target is by default dy's device.
     """
     target = target or Target.of(dy.device)
-    choice = chosen_for(features_of(epilogue, dy, w, arguments, target), target)
+    return _able(chosen_for(features_of(epilogue, dy, w, arguments, target), target))
+
+
+def choose(
+    features: ProductFeatures, target: Target, forced: ProductConfig | None = None
+) -> Choice:
+    """How a gradient with these features is run; the arguments are those of `choice.decided`."""
+    return _able(choices.choose(features, target, forced))
+
+
+def _able(choice: Choice) -> Choice:
+    """The choice, if its kernel has a gradient."""
     if choice.tiling is not None and not choice.tiling.several:
         return Choice(None, "one kernel for few rows has no gradient")
     return choice

@@ -32,7 +32,7 @@ from fusedops.schedule import override
 from fusedops.schedule.launch import IMPLEMENTATIONS
 from fusedops.schedule.lookup import product_implementations
 from fusedops.torch_ops.calls import FACTOR, ForwardCall
-from fusedops.torch_ops.tracing import draw_for, is_distributed
+from fusedops.torch_ops.tracing import draw_for, is_distributed, is_exporting
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -58,7 +58,6 @@ __all__ = [
     "are_plain",
     "call_in_graph",
     "call_operator",
-    "exports",
     "operands_listed",
     "read_by_gradient",
 ]
@@ -128,7 +127,7 @@ def call_operator(
         keeps: Whether the outputs are given as a list, the product among them in the second place;
             without gradients.
     """
-    if exports() or is_distributed(x):
+    if is_exporting() or is_distributed(x):
         return None
     epilogue = layer.epilogue
     listed = operands_listed(epilogue, arguments)
@@ -247,14 +246,7 @@ def _read_by_gradient(op: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return (*["x"] * reads.x, *sorted(reads.operands))
 
 
-def exports() -> bool:
-    """Whether torch.export traces."""
-    return torch.compiler.is_exporting()
-
-
-# Dynamo asks as it compiles, as in torch_ops/tracing.py; that of torch 2.11 takes all it compiles
-# for an export otherwise.
-exports._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# Dynamo asks as it compiles, as in torch_ops/tracing.py.
 read_by_gradient._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "draw_for",
     "forward_call",
     "is_distributed",
+    "is_exporting",
     "is_transformed",
     "result_of",
 ]
@@ -187,9 +188,16 @@ def is_transformed() -> bool:
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
+def is_exporting() -> bool:
+    """Whether torch.export traces."""
+    return torch.compiler.is_exporting()
+
+
 # Dynamo asks as it compiles, and guards the transforms by itself. This is what
-# `torch.compiler.assume_constant_result` does; that would import all of Dynamo here.
+# `torch.compiler.assume_constant_result` does; that would import all of Dynamo here. Of
+# torch.compiler.is_exporting it knows the answer in releases such as 2.11, and that is always yes.
 is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def draw_for(op: Runnable, x: Tensor, operands: Mapping[str, Any], generator: Any) -> Tensor | None:

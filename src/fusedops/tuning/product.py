@@ -8,7 +8,7 @@ They are timed at their own sizes, on which the choice depends.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ def of_product(
         f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
     first, second = op.inputs
-    setting = _Product(op.name, found, second, device, cure)
+    setting = _Product(op.name, found, second, device, choose, cure)
     z, fewer = setting.checked(bound)
     fewer[first] = fewer_rows_of_factor(x, z, 1)
     fewer[second] = op.turned(fewer_rows_of_factor(w, z, 2))
@@ -137,9 +137,8 @@ def of_gradient(
         found: ProductFeatures | Choice = Choice(None, kept)
     else:
         found = product_backward.features_of(epilogue, dy, w, arguments, Target.of(device))
-    setting = _Product(
-        epilogue.name, found, "w", device, "tune the layers alone, with --no-backward"
-    )
+    cure = "tune the layers alone, with --no-backward"
+    setting = _Product(epilogue.name, found, "w", device, product_backward.choose, cure)
     others = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
     if bound.dropout_slots:
         others["generator"] = DRAWN
@@ -180,6 +179,7 @@ class _Product:
         found: The features of the call, or why one kernel never runs such a one.
         weight: The name of the right factor.
         device: The GPU.
+        choose: Gives the choice for features, a target and a configuration that is forced.
         cure: What to leave out or to give in place of a call that has nothing to tune.
     """
 
@@ -189,9 +189,10 @@ class _Product:
         found: ProductFeatures | Choice,
         weight: str,
         device: torch.device,
+        choose: Callable[..., Choice],
         cure: str,
     ) -> None:
-        self._weight = weight
+        self._weight, self._choose = weight, choose
         self._name, self._device, self._target = name, device, Target.of(device)
         if isinstance(found, Choice):
             raise UnsupportedError(f"{name}: there is nothing to tune, {found.why}; {cure}")
@@ -214,16 +215,20 @@ class _Product:
         return [self.filled(like) for _ in range(count)]
 
     def problem(self, comparison: Comparison, calls: Any, why: Any, *, draws: bool) -> Problem:
-        """The problem, which begins at the implementation that is chosen now."""
+        """The problem: the implementations that can run it, beginning with the one chosen now."""
         features = self._features
-        chosen = choose(features, self._target).tiling
-        now = ProductConfig(IMPLEMENTATIONS[0] if chosen is None else chosen.name)
+
+        def runs(forced: ProductConfig | None = None) -> ProductConfig:
+            tiling = self._choose(features, self._target, forced).tiling
+            return ProductConfig(IMPLEMENTATIONS[0] if tiling is None else tiling.name)
+
+        every = dict.fromkeys(runs(ProductConfig(name)).implementation for name in IMPLEMENTATIONS)
         rows, columns, depth, batches, *_ = features
         many = f"{batches} x " if batches > 1 else ""
         return Problem(
             name=self._name,
             case=f"{self._name} {features.dtype} {many}{rows} x {columns} x {depth}",
-            kernel=Implementations(features, now),
+            kernel=Implementations(features, runs(), tuple(every)),
             comparison=comparison,
             calls=calls,
             draws=draws,

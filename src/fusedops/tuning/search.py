@@ -21,7 +21,7 @@ from fusedops.schedule.features import (
     ForwardFeatures,
     ProductFeatures,
 )
-from fusedops.schedule.launch import IMPLEMENTATIONS, LaunchConfig, ProductConfig
+from fusedops.schedule.launch import LaunchConfig, ProductConfig
 from fusedops.schedule.row_schedule import Schedule, reserved_shared
 
 __all__ = ["Config", "Implementations", "Kernel", "Outcome", "Trial", "Tried", "search", "steps"]
@@ -111,10 +111,12 @@ class Implementations(NamedTuple):
     Attributes:
         features: The features by which the implementation is looked up.
         now: What is chosen now.
+        names: Those that its kernels can run.
     """
 
     features: ProductFeatures
     now: ProductConfig
+    names: tuple[str, ...]
 
     @property
     def kind(self) -> str:
@@ -122,7 +124,7 @@ class Implementations(NamedTuple):
         return "product"
 
     def allows(self, config: ProductConfig) -> bool:
-        """True: whether an implementation runs a call is known once it has run."""
+        """True: what else keeps an implementation from a call is known once it has run."""
         return True
 
     def distinct(self, config: ProductConfig) -> tuple[object, ...]:
@@ -133,7 +135,7 @@ class Implementations(NamedTuple):
 def steps(kernel: Kernel | Implementations) -> list[tuple[str, Step]]:
     """The steps of a search by name; each gives configurations that differ in a field or a few."""
     if isinstance(kernel, Implementations):
-        return [("implementation", lambda config: _with(config, "implementation", IMPLEMENTATIONS))]
+        return [("implementation", lambda config: _with(config, "implementation", kernel.names))]
     if isinstance(kernel.features, ForwardFeatures):
         found = _forward(kernel, kernel.features)
     else:
