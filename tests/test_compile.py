@@ -533,7 +533,7 @@ def test_minilm_is_one_graph(training, minilm, device):
     exact = minilm.unfuse(copy.deepcopy(model).double())
     truth = results(list(exact.parameters()), exact)
     error = [2**-24 * float(true.abs().max()) for true in truth]
-    for seed in range(3, 9):
+    for seed in range(3, 9 if training else 4):  # without dropout all draws are one
         near = results(list(chain.parameters()), chain, seed)
         true = truth if seed == 3 else results(list(exact.parameters()), exact, seed)
         pairs = zip(error, near, true, strict=True)

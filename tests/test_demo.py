@@ -22,53 +22,27 @@ def fusedops(*arguments):
     )
 
 
-@pytest.fixture(scope="module")
-def printed():
-    """What `fusedops demo --device cpu` prints."""
-    result = fusedops("demo", "--device", "cpu")
-    assert result.returncode == 0, result.stderr
-    assert "No CUDA runtime is found" not in result.stderr  # torch's, where there is nvcc alone
-    return result.stdout
-
-
 def row(printed, heading, op):
     """The cells of one op in the table of that heading."""
     table = printed[printed.index(heading) :]
     return re.search(rf"│ {op}.*│$", table, re.MULTILINE)[0]
 
 
-OPS = ["attention softmax", "residual LayerNorm"]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("op", OPS)
-def test_demo_shows_the_chains(printed, op):
-    assert re.search(rf"{op}.*\n  LOAD   x → .*\n  STORE  .*→ y", printed)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("op", OPS)
-def test_demo_builds(printed, op):
-    (seconds,) = re.findall(r"│ (\d+\.\d\d) ", row(printed, "build", op))
-    assert float(seconds) > 0
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("op", OPS)
-def test_demo_errors_are_small(printed, op):
-    errors = re.findall(r"\d\.\de-\d+", row(printed, "largest error", op))
-    assert len(errors) == 2
-    assert all(float(error) < 1e-5 for error in errors)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("op", OPS)
-def test_demo_shows_both_times(printed, op):
-    assert len(re.findall(r"[\d.]+ ms", row(printed, "speed-up", op))) == 2
-
-
-@pytest.mark.thorough
-def test_demo_says_what_is_timed(printed):
+def test_demo():
+    """Chains, seconds of building, errors, and both times of each op."""
+    result = fusedops("demo", "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    assert "No CUDA runtime is found" not in result.stderr  # torch's, where there is nvcc alone
+    printed = result.stdout
+    for op in ("attention softmax", "residual LayerNorm"):
+        assert re.search(rf"{op}.*\n  LOAD   x → .*\n  STORE  .*→ y", printed)
+        (seconds,) = re.findall(r"│ (\d+\.\d\d) ", row(printed, "build", op))
+        assert float(seconds) > 0
+        errors = re.findall(r"\d\.\de-\d+", row(printed, "largest error", op))
+        assert len(errors) == 2
+        assert all(float(error) < 1e-5 for error in errors)
+        assert len(re.findall(r"[\d.]+ ms", row(printed, "speed-up", op))) == 2
     assert "\nTimes: medians of whole calls, forward passes with dropout 0.1.\n" in printed
 
 

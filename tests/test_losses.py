@@ -319,8 +319,10 @@ def test_further_outputs(device):
     [
         pytest.param(0.0, 0.0, {}, marks=pytest.mark.thorough),
         pytest.param(0.1, 1e-3, ALL, marks=pytest.mark.thorough),
-        pytest.param(0.0, 1e-3, {}, marks=pytest.mark.thorough),
-        pytest.param(0.1, 0.0, {"entropy": True}, marks=pytest.mark.thorough),
+        pytest.param(0.0, 1e-3, {}, marks=[pytest.mark.thorough, pytest.mark.exhaustive]),
+        pytest.param(
+            0.1, 0.0, {"entropy": True}, marks=[pytest.mark.thorough, pytest.mark.exhaustive]
+        ),
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from cases import raises, same_bits
+from cases import exhaustive, raises, same_bits
 from test_gradient_variants import backward_of
 from test_gradient_variants import check_compiles as check_backward
 from test_map import gelu, tail_case
@@ -35,7 +35,9 @@ def test_a_value_within_the_chain(device):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, *exhaustive(torch.float32, torch.float64)], ids=str
+)
 def test_check(dtype, device):
     x, operands = tail_case(6, 40, dtype, device)
     assert check(TAPPED, x, **operands).passed

@@ -339,7 +339,7 @@ def test_layouts(kind):
 @pytest.mark.thorough
 @pytest.mark.grid(strength=1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-@pytest.mark.parametrize("op", CHAINS)
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm", "map"])
 def test_other_architectures(op, arch):
     for columns, dtype in ((33, torch.float32), (1024, torch.bfloat16), (4097, torch.float16)):
         operands = parameters(CHAINS[op], columns, dtype)
