@@ -159,6 +159,34 @@ def test_within_the_bound(device, name, per):
     assert check(op, x, **given_to(name, x)).passed
 
 
+def verify_means(device, columns, per):
+    """Rows by their mean in deviations, and such as squares of values say nothing of."""
+    means = torch.tensor([0, 0.5, 0.99, 1.01, 3, 40, 0, 0]).unsqueeze(1)
+    x = (randn(8, columns, seed=columns).double() + means).bfloat16()
+    x[5, 1:] = x[5, 0]  # one element deviates
+    x[5, -1] += 1
+    x[6] = 1e30  # whose squares overflow, and deviations are zero
+    x[7] *= 1e-25
+    op = fo.LayerNorm(store=[fo.DynamicQuantize(E4M3, per=per)])
+    result = op(x.to(device))
+    others = op(x[:2].repeat(16, 1).to(device))
+    assert torch.equal(others.scales[:2], result.scales[:2]), "bits depend on neighbouring rows"
+    true = torch.nn.functional.layer_norm(x.double(), (columns,))
+    size = columns if per == "row" else per
+    blocks = torch.nn.functional.pad(true, (0, -columns % size)).unflatten(-1, (-1, size))
+    amax = blocks.abs().amax(-1)
+    wanted = torch.where(amax == 0, 1, amax / 448)
+    # Sums of 64 values a lane and of lanes, whose roundings cancel at worst half of the digits that
+    # the mean takes, and one rounding of the mean.
+    off = (result.scales.cpu().double() - wanted).abs()
+    assert (off <= 2.0**-20 * wanted + 2.0**-23 / 448).all(), (off / wanted).amax(-1)
+
+
+@pytest.mark.parametrize(("columns", "per"), [(1024, "row"), *later((1001, 16), (8192, 128))])
+def test_means_and_deviations(device, columns, per):
+    verify_means(device, columns, per)
+
+
 def test_odd_tensors(device):
     """Other rows and columns of one form, strides, a misaligned x, out=, no rows, other dims."""
     op = fo.Map(store=[fo.DynamicQuantize(E4M3, per=16)])
@@ -495,11 +523,18 @@ def test_it_is_a_value():
 
 @pytest.mark.parametrize("arch", ["sm_90", *thorough("sm_80", "sm_100", "sm_120")])
 @pytest.mark.parametrize(
-    ("columns", "per"), [(4096, 128), *later((4096, "row"), (16384, 128), (32768, "row"))]
+    ("beta", "columns", "per"),
+    [
+        (False, 4096, 128),
+        *later((False, 16384, 128), (False, 32768, "row"), (True, 1024, 16), (True, 4096, "row")),
+        *later((True, 8192, 128), (True, 16384, 32)),
+    ],
 )
-def test_compiles_without_spills(arch, columns, per):
-    op = fo.RMSNorm(store=[fo.Affine("g", None), fo.DynamicQuantize(E4M3, per=per)])
-    given = {"g": torch.empty(columns, dtype=torch.bfloat16)}
+def test_compiles_without_spills(arch, beta, columns, per):
+    """A LayerNorm, which has a beta, or an RMSNorm."""
+    given = {key: torch.empty(columns, dtype=torch.bfloat16) for key in ("gb" if beta else "g")}
+    store = [fo.Affine("g", "b" if beta else None), fo.DynamicQuantize(E4M3, per=per)]
+    op = fo.LayerNorm(store=store) if beta else fo.RMSNorm(store=store)
     bound = bind(op, torch.empty(8, columns, dtype=torch.bfloat16), given, {})
     variant = forward.describe(bound, Target.named(arch)).variant
     assert "View<float8_e4m3, 1, Column::kContiguous" in variant.source

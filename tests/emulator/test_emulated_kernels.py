@@ -409,3 +409,20 @@ def test_deviations_of_many_values_a_thread(offset):
         y = fo.LayerNorm()(x)
     want = torch.nn.functional.layer_norm(x.double(), (8192,))
     assert (y.double() - want).abs().amax() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("columns", "per"),
+    [
+        (1024, "row"),
+        *[
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in ((1001, 16), (40, "row"), (4096, 128))
+        ],
+    ],
+)
+def test_means_where_y_has_eight_bits(columns, per):
+    """Squares are summed beside values, and deviations in rows of which these say too little."""
+    for order in ORDERS:
+        with emulated("sm_90", order):
+            test_dynamic_quantize.verify_means("cpu", columns, per)

@@ -16,7 +16,7 @@
 // and 0 below 2^-126; tanh is within 3e-6 of itself. In the kernel of a product that is less than what
 // its sums and the rounding of its 16-bit outputs lose, and beside tensor cores instructions are what
 // there is too little of. So they are where a kernel reads 16 bits and writes 8, which it rounds to three
-// digits.
+// digits. A LayerNorm then takes its deviations from sums of squares (op/norm.cuh).
 #pragma once
 
 #include <fusedops/core/math.cuh>

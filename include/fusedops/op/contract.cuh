@@ -98,6 +98,10 @@
 //       computes from a value of the tile the result that the STORE gets. part is what reduce or
 //       rebuild returned for the tile. Padding values are passed as well; their results are
 //       dropped.
+//     template <class Tile> auto over(Tile& tile) const
+//       Optional, a member of the function object that `of` returns. Each thread calls it where
+//       nothing reads the tile but that function. It may rewrite the values, and returns the
+//       function object that computes the same results from them by fewer operations.
 //     using Compute; static constexpr int kKept; void keep(Compute (&kept)[kKept]) const
 //       Required for a gradient. It returns the numbers of the row that the gradient needs. One
 //       thread of each row calls it, where a gradient is wanted; the numbers are stored in memory.

@@ -6,11 +6,12 @@
 // The Partial of a LayerNorm is the number of columns in a part of a row, their mean, and the sum
 // of their squared deviations. The mean is stored as a float and its rounding error. The deviations
 // are those from the part's own mean: the second pass of a two-pass algorithm, over values that are
-// still in registers. Parts are merged as in Chan, Golub and LeVeque, "Updating formulae and a
-// pairwise algorithm for computing sample variances" (1979). The columns are added up as x / 2^k,
-// so that values near the largest float do not overflow. Squares of large values may overflow; then
-// the row becomes NaN, as does a row that holds Inf or NaN, since a reciprocal deviation of zero
-// would turn it into zeros.
+// still in registers. Where y has 8 bits, a part whose mean does not exceed its deviation takes one
+// pass, which sums the squares of the values. Parts are merged as in Chan, Golub and LeVeque,
+// "Updating formulae and a pairwise algorithm for computing sample variances" (1979). The columns
+// are added up as x / 2^k, so that values near the largest float do not overflow. Squares of large
+// values may overflow; then the row becomes NaN, as does a row that holds Inf or NaN, since a
+// reciprocal deviation of zero would turn it into zeros.
 #pragma once
 
 #include <fusedops/op/sum_of_squares.cuh>
@@ -29,6 +30,16 @@ namespace detail {
 template <class Compute>
 FUSEDOPS_HD Compute reciprocal_deviation(Compute variance, Compute eps) {
   return reciprocal_sqrt(larger(variance, Compute(0)) + eps) + (variance - variance);
+}
+
+/// Whether squares are summed beside the values, so that a row takes one pass where the mean does not
+/// exceed the deviation. core/pointwise.cuh says in which kernels instructions count so much.
+FUSEDOPS_HD constexpr bool takes_one_pass() {
+#if defined(FUSEDOPS_ON_DEVICE) && defined(FUSEDOPS_ROUNDED_ARGUMENTS)
+  return true;
+#else
+  return false;
+#endif
 }
 
 }  // namespace detail
@@ -55,19 +66,18 @@ struct LayerNorm {
     const Compute sum = group.sum(tile.sum([](Compute x) { return x * kShrink; }));
     const Compute share = kMost * inverse(tile, count);
     const Compute mean = count > 0 ? sum * share : Compute(0);
-    tile.fill_absent(mean);
-    const Compute squares = group.sum(
-        tile.sum([mean](Compute x) { return difference(x, mean) * difference(x, mean); }));
-    // The mean has an error of about one ulp, which matters where the mean exceeds the deviation:
-    // there the deviations are summed as well, to find that error. Elsewhere the roundings of the
-    // deviations themselves are no smaller.
-    const bool matters = mean * mean * count > squares || squares == 0;
-    // `matters` is the same in all lanes of a group, and may differ between groups.
-    if (!group.any(matters)) return {count, mean, 0, squares};
-    const Compute from = kFew<Group, Tile> ? mean : group.of_another(mean);
-    const Compute off = group.sum(tile.sum([from](Compute x) { return difference(x, from); }));
-    const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
-    return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
+    if constexpr (detail::takes_one_pass()) {
+      const Compute all = group.sum(tile.sum([](Compute x) { return x * x; }));
+      const Compute of_mean = product(mean, mean * count);
+      const Compute squares = all - of_mean;
+      // Then no more than a bit of the sum cancels; a row with NaN takes two passes.
+      const bool clear = of_mean <= squares;
+      if (!group.any(!clear)) return {count, mean, 0, squares};
+      const Partial exact = two_passes(group, tile, count, mean);
+      return clear ? Partial{count, mean, 0, squares} : exact;
+    } else {
+      return two_passes(group, tile, count, mean);
+    }
   }
 
   /// Does nothing to a tile that was loaded a second time: results are computed from the values as
@@ -116,6 +126,21 @@ struct LayerNorm {
     }
     FUSEDOPS_HD Finish of(Partial) const { return *this; }
 
+    /// One multiply-add an element. Where the mean exceeds the deviation, their quotient has too few
+    /// digits behind the point, so it is subtracted first.
+    struct Scaled {
+      Compute rstd, shift;
+      FUSEDOPS_HD Compute operator()(Compute x) const { return fused(x, rstd, shift); }
+    };
+    template <class Tile>
+    FUSEDOPS_HD Scaled over(Tile& tile) const {
+      const Compute share = mean * rstd;
+      if (share * share <= 1) return {rstd, fused(-mean, rstd, shift)};
+      const Compute subtracted = mean;
+      tile.apply([subtracted](Compute x) { return difference(x, subtracted); });
+      return {rstd, shift};
+    }
+
     static constexpr int kKept = 3;
     FUSEDOPS_HD void keep(Compute (&kept)[kKept]) const {
       kept[0] = mean;
@@ -132,10 +157,29 @@ struct LayerNorm {
   }
 
  private:
+  /// The part of a group whose mean is known.
+  template <class Group, class Tile>
+  FUSEDOPS_HD static Partial two_passes(Group group, Tile& tile, Compute count, Compute mean) {
+    tile.fill_absent(mean);
+    const Compute squares = group.sum(
+        tile.sum([mean](Compute x) { return difference(x, mean) * difference(x, mean); }));
+    // The mean has an error of about one ulp, which matters where the mean exceeds the deviation:
+    // there the deviations are summed as well, to find that error. Elsewhere the roundings of the
+    // deviations themselves are no smaller.
+    const bool matters = mean * mean * count > squares || squares == 0;
+    // `matters` is the same in all lanes of a group, and may differ between groups.
+    if (!group.any(matters)) return {count, mean, 0, squares};
+    const Compute from = kFew<Group, Tile> ? mean : group.of_another(mean);
+    const Compute off = group.sum(tile.sum([from](Compute x) { return difference(x, from); }));
+    const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
+    return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
+  }
+
   /// Whether a thread has registers for its deviations beside its values, of which it sums up the
   /// squares, and then, where that matters, themselves. Of 64 values they took 255 in place of 128.
   template <class Group, class Tile>
-  static constexpr bool kFew = Group::kCount == 1 || Tile::kPacks * Tile::kWidth <= 32;
+  static constexpr bool kFew =
+      Group::kCount == 1 || (!detail::takes_one_pass() && Tile::kPacks * Tile::kWidth <= 32);
 
   /// The reciprocal of the number of columns that a group holds, a constant if every pack is
   /// complete.

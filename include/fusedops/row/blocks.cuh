@@ -42,17 +42,27 @@ FUSEDOPS_HD void rewrite_tile(Tile& tile, int64_t col, const F& f) {
   }
 }
 
+template <class Finish, class Tile>
+using OverCall = decltype(any_of<const Finish>().over(any_of<Tile>()));
+
+/// What computes results from a tile whose values nobody reads afterwards.
+template <class Finish, class Tile>
+FUSEDOPS_HD auto results_over(const Finish& finish, Tile& tile) {
+  if constexpr (detected<OverCall, Finish, Tile>()) {
+    return finish.over(tile);
+  } else {
+    return finish;
+  }
+}
+
 /// Replaces the values of a tile by what the STORE makes of their results, before its last functor;
 /// 0 beyond the end of the row.
 template <class Tile, class StoreT, class Row, class Finish>
 FUSEDOPS_HD void make_tile(Tile& tile, const StoreT& store, const Row& row, int64_t col,
                            const Finish& finish) {
   using Compute = typename Tile::Compute;
-  FUSEDOPS_UNROLL
-  for (int k = 0; k < tile.packs(); ++k) {
-    FUSEDOPS_UNROLL
-    for (int i = 0; i < Tile::kWidth; ++i) tile.at[k][i] = finish(tile.at[k][i]);
-  }
+  const auto result = results_over(finish, tile);
+  tile.apply([&](Compute x) { return result(x); });
   rewrite_tile(tile, col, [&](auto width, Compute* values, int64_t at, int) {
     constexpr int N = decltype(width)::value;
     store.make(*reinterpret_cast<Compute(*)[N]>(values), row, at);
