@@ -148,6 +148,10 @@ template <class Range, class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
   static constexpr bool kFits = true;
+  /// These read or write all of a tile in one piece, where it is full.
+  static constexpr bool kApart = block_of<decltype(Arguments::store)>() != kNoBlock ||
+                                 pairs<decltype(Arguments::load)>() ||
+                                 pairs<decltype(Arguments::store)>();
   cudaStream_t stream;
   const Arguments& arguments;
 
