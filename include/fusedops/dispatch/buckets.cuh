@@ -146,7 +146,7 @@ using ForwardChunk = Bucket<512, 16>;
 /// threads would spill.
 using CentredLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
                              Fitted<256, 32>, Fitted<256, 64, 512>, FittedCluster<2, 256, 64, 512>,
-                             FittedCluster<8, 128, 64, 640>, FittedCluster<8, 256, 64, 512>>;
+                             FittedCluster<8, 128, 64, 640>, FittedCluster<16, 128, 64, 640>>;
 /// Without a result a row is read once, and chunks lose nothing: the tiles are small, so that doubles
 /// do not spill.
 using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<64, 16>,
@@ -157,13 +157,13 @@ using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<
 using NormGradientLadder =
     Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>, Bucket<64, 8>,
            Bucket<32, 32, 448, 0, 128>, Fitted<256, 16>, Fitted<256, 32>, Fitted<512, 32, 512, 512>,
-           FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>,
+           FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>,
            Bucket<128, 16, 768>, Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Fitted<256, 16>,
            Fitted<256, 32>, Fitted<512, 32, 512, 512>, FittedCluster<4, 256, 32>,
-           FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>, Bucket<128, 16, 768>,
+           FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>, Bucket<128, 16, 768>,
            Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 /// Nor does a loss's gradient sum anything over a row.

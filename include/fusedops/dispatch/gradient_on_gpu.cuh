@@ -248,14 +248,15 @@ struct LaunchGradient {
     if constexpr (Schedule::kBlocks > 1) {
       kernel = clustered_gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
       bool run = false;
-      const cudaError_t status = clusters_run(kernel, &run);
+      const cudaError_t status = clusters_run<Schedule::kBlocks>(kernel, &run);
       if (status != cudaSuccess) return status;
       if (!run) return kNoClusters;
     } else {
       kernel = gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
     }
-    const cudaError_t status = launch(kernel, blocks, threads,
-                                      placer.offset * int64_t(sizeof(Compute)), stream, arguments);
+    const cudaError_t status =
+        launch(kernel, blocks, threads, placer.offset * int64_t(sizeof(Compute)), stream, arguments,
+               Schedule::kBlocks);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }
