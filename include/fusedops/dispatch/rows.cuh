@@ -81,7 +81,11 @@ __device__ __forceinline__ void process_rows(const Arguments& a) {
   check_on_device<Compute, false>(store);
   constexpr bool kAhead = (Schedule::kFitted || Schedule::kBlocks > 1) && Arguments::kWide &&
                           Schedule::Storage::kOneTile && reads_ahead<decltype(a.load)>();
-  row_kernel<Schedule, kAhead, false, false, true>(
+  // A wait at the cluster's barrier evicts what the STORE reads. Generated kernels of 2 and of 16 blocks
+  // are slower without it.
+  constexpr bool kRelays = Schedule::kBlocks > 2 && Schedule::kBlocks <= 8 &&
+                           flag<true, ComputesFlag, typename Plain<decltype(store)>::type>();
+  row_kernel<Schedule, kAhead, false, kRelays, true>(
       a.op, load, store, a.keep, a.rows, a.cols, kAhead ? rows_ahead<decltype(a.load)>(a.cols) : 0,
       a.even);
 }
