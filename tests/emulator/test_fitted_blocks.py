@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROWS, SLICES, WARPS, LANES, PACKS, WIDTH = 5, 2, 5, 32, 2, 4
-#: Columns of five warps: all of their packs are complete, the last warp has few or none, as in the last
-#: block of a cluster, or the columns are an odd number.
+#: Columns of five warps: all of their packs are complete, the last warp has few or none, as in the
+#: last block of a cluster, or the columns are an odd number.
 CASES = {"full": WARPS * LANES * PACKS * WIDTH, "cut": 1028, "none": 1000, "odd": 1111}
 #: The kernels are made for eight warps. Both passes of a LayerNorm are one library.
 KERNEL = f"""
