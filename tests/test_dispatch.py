@@ -14,7 +14,7 @@ from references import Chain
 
 SUCCESS, INVALID = 0, 1
 COLUMNS = (1, 3, 8, 24, 64, 65, 256, 257, 768, 1024, 1032, 1536, 2048, 3000, 4096, 4097)
-COLUMNS += (5120, 8192, 16384, 16385, 20480, 50264, 65536)
+COLUMNS += (5120, 8192, 16384, 16385, 20480, 50264, 65536, 98312)
 
 
 def fresh(shape, dtype, device):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of as many warps as a row fills, which only C++ dispatches have (dispatch/buckets.cuh)."""
+"""Blocks of as many warps as a row needs, which only C++ dispatches have (dispatch/buckets.cuh)."""
 
 import ctypes
 import os
@@ -16,8 +16,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROWS, SLICES, WARPS, LANES, PACKS, WIDTH = 5, 2, 5, 32, 2, 4
-#: Columns of five warps: all of their packs are complete, the last warp has few, an odd number.
-CASES = {"full": WARPS * LANES * PACKS * WIDTH, "cut": 1028, "odd": 1111}
+#: Columns of five warps: all of their packs are complete, the last warp has few or none, as in the
+#: last block of a cluster, or the columns are an odd number.
+CASES = {"full": WARPS * LANES * PACKS * WIDTH, "cut": 1028, "none": 1000, "odd": 1111}
 #: The kernels are made for eight warps. Both passes of a LayerNorm are one library.
 KERNEL = f"""
 #include <fusedops/functor/compose.cuh>

@@ -56,8 +56,8 @@ struct RangeOf<few_cols<kLow_, kHigh_>> : RangeOf<cols<kLow_, kHigh_>> {
 /// blocks per multiprocessor, where rows share a gradient; kOccupancy: occupancy target in threads
 /// per multiprocessor, 0 leaves it to the compiler; of doubles, which take two registers, both are
 /// half as many. kBlock: threads per block where a block holds several rows; kCluster: blocks per
-/// row, kThreads in each of them; kFitted: the row gets as many warps as it fills, so that one kernel
-/// serves all lengths that are a multiple of kStep. Other rows are not for such a bucket.
+/// row, kThreads in each of them; kFitted: the row gets as many warps as it needs, of which all but the
+/// last are full, so that one kernel serves all lengths.
 template <int kThreads_, int kValues_, int kPersistent = 1024, int kOccupancy = 0, int kBlock_ = 64,
           int kCluster_ = 1, bool kFitted_ = false>
 struct Bucket {
@@ -79,12 +79,12 @@ struct Bucket {
   template <class Compute>
   static constexpr int64_t kCapacity =
       int64_t(kCluster) * kThreads * kValues * 4 / int64_t(sizeof(Compute));
+  template <class Compute, int kWidth>
+  static constexpr int kPacks = kValues * 4 / int(sizeof(Compute)) / kWidth;
   /// Rows of a multiple of so many columns, up to the capacity, fill all of their threads.
   template <class Compute>
   static constexpr int64_t kStep =
       kFitted ? kCapacity<Compute> / (kThreads / 32) : kCapacity<Compute>;
-  template <class Compute, int kWidth>
-  static constexpr int kPacks = kValues * 4 / int(sizeof(Compute)) / kWidth;
   /// The packs that are complete in each thread of a row of kLeast columns or more. Of a cluster the
   /// last block has the fewest columns, since those of the others are rounded up to a multiple of kEven.
   template <class Compute, int kWidth, int64_t kLeast, int kEven>
@@ -126,7 +126,7 @@ struct Bucket {
 template <class... Buckets>
 struct Ladder {};
 
-/// Of rows that fill several warps, kThreads / 32 at most.
+/// Of rows of several warps, kThreads / 32 at most.
 template <int kThreads, int kValues, int kOccupancy = 768, int kPersistent = 1024>
 using Fitted = Bucket<kThreads, kValues, kPersistent, kOccupancy, 64, 1, true>;
 
@@ -138,21 +138,15 @@ using OfCluster = Bucket<kThreads, kValues, kPersistent, 0, 64, kBlocks>;
 
 /// Of the longest rows that one block holds.
 using LongestTile = Bucket<256, 64>;
-using ForwardLadder =
-    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>, Fitted<256, 32>,
-           Fitted<256, 64>, FittedCluster<2, 256, 64>, FittedCluster<4, 256, 64>,
-           FittedCluster<8, 256, 64>, Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>,
-           Bucket<128, 64>, LongestTile, OfCluster<2, 256, 64>, OfCluster<4, 256, 64>,
-           OfCluster<8, 256, 64>>;
+using ForwardLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
+                             Fitted<256, 32>, Fitted<256, 64>, FittedCluster<2, 256, 64>,
+                             FittedCluster<4, 256, 64>, FittedCluster<8, 256, 64>>;
 using ForwardChunk = Bucket<512, 16>;
 /// A LayerNorm keeps four numbers per part of a row beside the values, so that three blocks of 256
 /// threads would spill.
-using CentredLadder =
-    Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>, Fitted<256, 32>,
-           Fitted<256, 64, 512>, FittedCluster<2, 256, 64, 512>, FittedCluster<8, 128, 64, 640>,
-           FittedCluster<8, 256, 64, 512>, Bucket<64, 32, 0, 768>, Bucket<128, 32, 0, 768>,
-           Bucket<128, 64>, LongestTile, OfCluster<2, 256, 64>, OfCluster<4, 256, 64>,
-           OfCluster<8, 256, 64>>;
+using CentredLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<32, 32, 0, 768>,
+                             Fitted<256, 32>, Fitted<256, 64, 512>, FittedCluster<2, 256, 64, 512>,
+                             FittedCluster<8, 128, 64, 640>, FittedCluster<16, 128, 64, 640>>;
 /// Without a result a row is read once, and chunks lose nothing: the tiles are small, so that doubles
 /// do not spill.
 using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<64, 16>,
@@ -163,13 +157,13 @@ using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<
 using NormGradientLadder =
     Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>, Bucket<64, 8>,
            Bucket<32, 32, 448, 0, 128>, Fitted<256, 16>, Fitted<256, 32>, Fitted<512, 32, 512, 512>,
-           FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>,
+           FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>,
            Bucket<128, 16, 768>, Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Fitted<256, 16>,
            Fitted<256, 32>, Fitted<512, 32, 512, 512>, FittedCluster<4, 256, 32>,
-           FittedCluster<8, 256, 32>, FittedCluster<8, 512, 32, 512>, Bucket<128, 16, 768>,
+           FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>, Bucket<128, 16, 768>,
            Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 /// Nor does a loss's gradient sum anything over a row.
@@ -195,13 +189,11 @@ struct Either<true, Many, Few> {
 template <class Range, class Many, class Few>
 using LadderOf = typename Either<Range::kFew, Many, Few>::type;
 
-inline constexpr int64_t kNoStep = int64_t(1) << 62;
 /// Calls f.resident<Bucket, kLeast, kExact>() for the first bucket that holds the columns, of which
 /// there are at least kLeast (kExact: so many that they fill all threads), and f.chunked<Chunk>() if
-/// none does. Fitted buckets are for F::kFits, and stand before those of other rows of the same
-/// lengths: kTaken is the smallest step of theirs. Only what the range allows is instantiated.
-template <class Compute, class Range, class Chunk, int64_t kBelow, int64_t kTaken = kNoStep,
-          class F>
+/// none does. Fitted buckets are for F::kFits, and stand before the others of the same lengths. Their
+/// full rows have kernels of their own with F::kApart alone. Only what the range allows is instantiated.
+template <class Compute, class Range, class Chunk, int64_t kBelow, class F>
 auto climb(Ladder<>, int64_t cols, const F& f) {
   (void)cols;
   if constexpr (Range::kHigh > kBelow) {
@@ -210,35 +202,26 @@ auto climb(Ladder<>, int64_t cols, const F& f) {
     return f.outside();
   }
 }
-template <class Compute, class Range, class Chunk, int64_t kBelow, int64_t kTaken = kNoStep,
-          class F, class First, class... Rest>
+template <class Compute, class Range, class Chunk, int64_t kBelow, class F, class First,
+          class... Rest>
 auto climb(Ladder<First, Rest...>, int64_t cols, const F& f) {
   constexpr int64_t kCapacity = First::template kCapacity<Compute>;
-  constexpr int64_t kStep = First::template kStep<Compute>;
-  constexpr int64_t kLeast = larger<int64_t>(Range::kLow, kBelow + 1);
-  constexpr int64_t kMost = smaller<int64_t>(Range::kHigh, kCapacity);
-  constexpr bool kFills = !Range::kFew && kMost / kStep * kStep >= kLeast;
-  if constexpr (First::kFitted) {
-    if constexpr (F::kFits && kFills) {
-      if (cols <= kCapacity && cols % kStep == 0) {
-        return f.template resident<First, kLeast, true>();
+  constexpr bool kServes = kCapacity > kBelow && (F::kFits || !First::kFitted);
+  if constexpr (kServes && Range::kLow <= kCapacity && Range::kHigh > kBelow) {
+    constexpr int64_t kStep = First::template kStep<Compute>;
+    constexpr int64_t kLeast = larger<int64_t>(Range::kLow, kBelow + 1);
+    constexpr int64_t kMost = smaller<int64_t>(Range::kHigh, kCapacity);
+    constexpr bool kFills = !Range::kFew && kMost / kStep * kStep >= kLeast;
+    if (cols <= kCapacity) {
+      if constexpr (kFills && (F::kApart || !First::kFitted)) {
+        if (cols % kStep == 0) return f.template resident<First, kLeast, true>();
+      }
+      if constexpr (kLeast < kStep || First::kFitted || Range::kFew) {
+        return f.template resident<First, kLeast, false>();
       }
     }
-    constexpr int64_t kNow = F::kFits ? smaller<int64_t>(kTaken, kStep) : kTaken;
-    return climb<Compute, Range, Chunk, kBelow, kNow>(Ladder<Rest...>{}, cols, f);
-  } else {
-    if constexpr (Range::kLow <= kCapacity && Range::kHigh > kBelow) {
-      if (cols <= kCapacity) {
-        if constexpr (kFills && kCapacity % kTaken != 0) {
-          if (cols == kCapacity) return f.template resident<First, kLeast, true>();
-        }
-        if constexpr (kLeast < kCapacity || Range::kFew) {
-          return f.template resident<First, kLeast, false>();
-        }
-      }
-    }
-    return climb<Compute, Range, Chunk, kCapacity, kTaken>(Ladder<Rest...>{}, cols, f);
   }
+  return climb<Compute, Range, Chunk, kServes ? kCapacity : kBelow>(Ladder<Rest...>{}, cols, f);
 }
 
 }  // namespace detail

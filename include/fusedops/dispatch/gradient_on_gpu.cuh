@@ -120,6 +120,7 @@ struct OnBucket {
   /// Sums over rows take shared memory by the number of threads. One H200: with a number that is not
   /// a constant LayerNorm's gradients of 4096 to 65536 columns were 2 to 10 percent slower.
   static constexpr bool kFits = !kSumsOf<Wanted>.any && sizeof(Compute) == 4;
+  static constexpr bool kApart = F::kApart;
   const F& f;
   Demand all;
   int64_t rows, cols;
@@ -180,6 +181,7 @@ struct MeasureGradient {
   const Wanted& wanted;
   int64_t cols;
   size_t* bytes;
+  static constexpr bool kApart = false;
 
   template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
@@ -197,6 +199,8 @@ struct LaunchGradient {
   using Compute = typename Call::Compute;
   cudaStream_t stream;
   const Call& call;
+  /// As in LaunchRows.
+  static constexpr bool kApart = pairs<decltype(call.load)>() || pairs<decltype(call.store)>();
 
   template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
@@ -244,14 +248,15 @@ struct LaunchGradient {
     if constexpr (Schedule::kBlocks > 1) {
       kernel = clustered_gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
       bool run = false;
-      const cudaError_t status = clusters_run(kernel, &run);
+      const cudaError_t status = clusters_run<Schedule::kBlocks>(kernel, &run);
       if (status != cudaSuccess) return status;
       if (!run) return kNoClusters;
     } else {
       kernel = gradient_rows_kernel<Schedule, kPersistent, kBlocks, Arguments>;
     }
-    const cudaError_t status = launch(kernel, blocks, threads,
-                                      placer.offset * int64_t(sizeof(Compute)), stream, arguments);
+    const cudaError_t status =
+        launch(kernel, blocks, threads, placer.offset * int64_t(sizeof(Compute)), stream, arguments,
+               Schedule::kBlocks);
     if (status != cudaSuccess) return status;
     return launch_sums(stream, all_parts<Compute, kSums>(call.wanted, places, cut, call.cols));
   }

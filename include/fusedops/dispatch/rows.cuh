@@ -81,7 +81,11 @@ __device__ __forceinline__ void process_rows(const Arguments& a) {
   check_on_device<Compute, false>(store);
   constexpr bool kAhead = (Schedule::kFitted || Schedule::kBlocks > 1) && Arguments::kWide &&
                           Schedule::Storage::kOneTile && reads_ahead<decltype(a.load)>();
-  row_kernel<Schedule, kAhead, false, false, true>(
+  // A wait at the cluster's barrier evicts what the STORE reads. Generated kernels of 2 and of 16 blocks
+  // are faster with that wait all the same.
+  constexpr bool kRelays = Schedule::kBlocks > 2 && Schedule::kBlocks <= 8 &&
+                           flag<true, ComputesFlag, typename Plain<decltype(store)>::type>();
+  row_kernel<Schedule, kAhead, false, kRelays, true>(
       a.op, load, store, a.keep, a.rows, a.cols, kAhead ? rows_ahead<decltype(a.load)>(a.cols) : 0,
       a.even);
 }
@@ -119,28 +123,29 @@ inline cudaError_t shared_limit(int64_t* limit) {
   return status;
 }
 
-/// Whether the code of a kernel that the current device runs has clusters: neither the device nor
-/// the architecture that it was compiled for is older than sm_90.
-template <class Arguments>
+/// Whether the code of a kernel that the current device runs has clusters of so many blocks: neither
+/// the device nor the architecture that it was compiled for is older than sm_90. Clusters of more than
+/// 8 blocks run on sm_90 and sm_100, and not on sm_120.
+template <int kBlocks, class Arguments>
 cudaError_t clusters_run(void (*kernel)(const Arguments), bool* run) {
   cudaFuncAttributes found{};
   const exported::Uncaptured uncaptured;  // it loads the kernel
   const cudaError_t status = cudaFuncGetAttributes(&found, reinterpret_cast<const void*>(kernel));
-  *run = found.ptxVersion >= 90;
+  *run = found.ptxVersion >= 90 && (kBlocks <= 8 || found.binaryVersion < 110);
   return status;
 }
 
-/// Launches a kernel with `shared` bytes of dynamic shared memory; returns the status of this
-/// launch, not of an earlier one.
+/// Launches a kernel with `shared` bytes of dynamic shared memory, in clusters of `cluster` blocks;
+/// returns the status of this launch, not of an earlier one.
 template <class Arguments>
 cudaError_t launch(void (*kernel)(const Arguments), int64_t blocks, int threads, int64_t shared,
-                   cudaStream_t stream, const Arguments& arguments) {
+                   cudaStream_t stream, const Arguments& arguments, int cluster = 1) {
   // The limit of the kernel is always raised to the same value, the largest: host threads that
   // launch the kernel with different sizes then do not lower it for each other.
   const void* function = reinterpret_cast<const void*>(kernel);
   return exported::launch(function, blocks, static_cast<unsigned>(threads),
                           static_cast<unsigned>(shared), stream, const_cast<Arguments*>(&arguments),
-                          1, exported::kAllShared);
+                          cluster, exported::kAllShared);
 }
 
 /// Launches the forward kernel of a bucket: the callbacks of climb().
@@ -148,6 +153,10 @@ template <class Range, class Arguments, int kWidth>
 struct LaunchRows {
   using Compute = typename Arguments::Compute;
   static constexpr bool kFits = true;
+  /// These read or write all of a tile in one piece, where it is full.
+  static constexpr bool kApart = block_of<decltype(Arguments::store)>() != kNoBlock ||
+                                 pairs<decltype(Arguments::load)>() ||
+                                 pairs<decltype(Arguments::store)>();
   cudaStream_t stream;
   const Arguments& arguments;
 
@@ -206,7 +215,7 @@ struct LaunchRows {
     if constexpr (Bucket::kCluster > 1) {
       const auto kernel = clustered_rows_kernel<Resident, kBlocks, Arguments>;
       bool run = false;
-      const cudaError_t status = clusters_run(kernel, &run);
+      const cudaError_t status = clusters_run<Resident::kBlocks>(kernel, &run);
       if (status != cudaSuccess) return status;
       return run ? with<Bucket, Resident>(kernel, 0) : chunked<Bucket>();
     } else {
@@ -219,7 +228,8 @@ struct LaunchRows {
     mine.even = Bucket::template even_chunk<kEven>(arguments.cols);
     return launch(kernel,
                   exported::blocks(arguments.rows.count, Schedule::kRows, Schedule::kBlocks),
-                  Bucket::template threads<Compute, kEven>(arguments.cols), shared, stream, mine);
+                  Bucket::template threads<Compute, kEven>(arguments.cols), shared, stream, mine,
+                  Schedule::kBlocks);
   }
 };
 

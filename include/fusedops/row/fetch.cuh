@@ -101,8 +101,10 @@ FUSEDOPS_HD Columns chunks_within(Columns bounds, int64_t chunk, int64_t chunks)
 /// Loads a tile whose first pack begins at `col`. Only packs that can be unmasked are read; all
 /// others, within the row or beyond it, are set to `padding`. kBranchless: packs beyond the end of
 /// the row are predicated without a branch, so that all loads are in flight together. A LOAD that saves
-/// a stream keeps the branch: it is called once for each pack.
-template <bool kRevisit, bool kBranchless = false, class Tile, class LoadT, class Row>
+/// a stream keeps the branch: it is called once for each pack. kByWarp: of a warp that the end of the row
+/// cuts, any pack may be beyond it.
+template <bool kRevisit, bool kBranchless = false, bool kByWarp = false, class Tile, class LoadT,
+          class Row>
 FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_t col,
                            Columns bounds, typename Tile::Compute padding) {
   constexpr int N = Tile::kWidth;
@@ -126,10 +128,11 @@ FUSEDOPS_HD void load_tile(Tile& tile, const LoadT& load, const Row& row, int64_
       // No branch, so that all loads are in flight together: packs outside of the bounds all read
       // the same masked pack next to the bounds.
       detail::load_pack<N, kRevisit>(load, tile.at[k], row, larger(smaller(first, after), before));
-    } else if (kAgain && kAll && Tile::kWhole && Tile::kFull > 0) {
-      // Packs beyond the row read the first pack of the thread instead.
+    } else if (kAgain && kAll && Tile::kWhole && (Tile::kFull > 0 || kByWarp)) {
+      // Packs beyond the row read the first pack of the thread instead, or that of the row.
       const bool there = tile.complete(k);
-      detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : col);
+      const int64_t other = kByWarp ? 0 : col;
+      detail::load_pack<N, kRevisit>(load, tile.at[k], row, there ? first : other);
       FUSEDOPS_UNROLL
       for (int i = 0; i < N; ++i) tile.at[k][i] = there ? tile.at[k][i] : padding;
     } else if (wanted && tile.complete(k)) {

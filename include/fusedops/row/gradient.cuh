@@ -59,6 +59,10 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   // than it saves (LayerNorm of 12289 columns of 32 bits 75, with branches 81).
   constexpr bool kBranchless = Schedule::kBlocks > 1 && Schedule::kWidth >= 4;
 
+  // As in row_kernel.
+  constexpr bool kByWarp =
+      detail::fills_by_warp<Schedule>() && !detail::pairs<LoadT>() && !detail::pairs<StoreT>();
+
   const int thread = threadIdx.x % Schedule::kThreads;
   const int first_col = Schedule::first_col(thread);
   const int of_chunk = Schedule::chunk_cols(even);
@@ -86,19 +90,25 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   load_sinks.begin(lane);
   store_sinks.begin(lane);
 
-  const auto fetch = [&](const auto& load, const auto& upstream, const Row& row, int chunk) {
-    const auto along = alongside<Row, kEverywhere>(load, upstream);
-    const Columns bounds = bounds_of(load, row, cols);
+  const bool full = kByWarp && Schedule::is_full(cols, share.begin * of_chunk, of_chunk,
+                                                 Schedule::group_col(thread));
+  const auto begin_chunk = [&](int chunk) {
     const int64_t left = Schedule::left(cols, chunk * of_chunk, of_chunk) - first_col;
-    const int col = chunk * of_chunk + first_col;
     value.begin(left, 0);
     gradient.begin(left, 0);
+  };
+  const auto fetch = [&](auto&& value, auto&& gradient, const auto& load, const auto& upstream,
+                         const Row& row, int chunk) {
+    const auto along = alongside<Row, kEverywhere>(load, upstream);
+    const Columns bounds = bounds_of(load, row, cols);
+    const int col = chunk * of_chunk + first_col;
     if constexpr (detail::uses_values<Op, StoreT>()) {
-      load_tile<true>(value, load, row, col, bounds, Op::padding_value());
+      load_tile<true, kByWarp, kByWarp>(value, load, row, col, bounds, Op::padding_value());
     } else {
       value.fill(Compute(0));
     }
-    load_tile<false, kBranchless>(gradient, along, row, col, bounds, Compute(0));
+    load_tile<false, kBranchless || kByWarp, kByWarp>(gradient, along, row, col, bounds,
+                                                      Compute(0));
   };
 
   const auto prefetch_later = [&](uint32_t turn) {
@@ -183,7 +193,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       // which then take no registers meanwhile.
       if (mine) {
         of_row.read(known_of, unaware(row));
-        fetch(from, above, row, share.begin);
+        begin_chunk(share.begin);
+        fetch(value, gradient, from, above, row, share.begin);
       } else {
         of_row.clear();
         value.fill(Compute(0));
@@ -196,9 +207,14 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
 
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
       if (mine) {
-        if (kEagerOperands || chunk > share.begin) fetch(from, above, row, chunk);
-        through_store<Op, kMasks>(value, gradient, known, store, of_store,
-                                  chunk * of_chunk + first_col, store_sinks, lane, visit, others);
+        const auto read = [&](auto&& value, auto&& gradient) {
+          if (kEagerOperands || chunk > share.begin)
+            fetch(value, gradient, from, above, row, chunk);
+          through_store<Op, kMasks>(value, gradient, known, store, of_store,
+                                    chunk * of_chunk + first_col, store_sinks, lane, visit, others);
+        };
+        if (kEagerOperands || chunk > share.begin) begin_chunk(chunk);
+        with_full<kByWarp>(full, read, value, gradient);
       }
       if (kEagerOperands && kEarly && chunk == share.begin) prefetch_later(turn);
       if constexpr (kReduces) {
@@ -223,12 +239,16 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
         const int col = chunk * of_chunk + first_col;
         if constexpr (!Storage::kOneTile) {
           Sinks<RowTile, Targets<>> seen{Targets<>{}};  // the STORE's operands have their gradients
-          fetch(load, upstream, row, chunk);
+          begin_chunk(chunk);
+          fetch(value, gradient, load, upstream, row, chunk);
           through_store<Op, kMasks>(value, gradient, known, store, row, col, seen, lane, visit,
                                     others);
         }
-        through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
-                                 visit, others);
+        const auto write = [&](auto&& value, auto&& gradient) {
+          through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
+                                   visit, others);
+        };
+        with_full<kByWarp>(full, write, value, gradient);
       }
     }
     load_sinks.flush(lane, row, visit);

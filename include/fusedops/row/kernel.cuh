@@ -77,6 +77,10 @@ struct Schedule {
   FUSEDOPS_HD static int first_col(int thread) {
     return kFitted ? group_col(thread) + thread % kLanes * kWidth : thread * kWidth;
   }
+  /// Whether all packs of a group of lanes lie in a row's chunk.
+  FUSEDOPS_HD static bool is_full(int64_t cols, int64_t begin, int of_chunk, int group_col) {
+    return left(cols, begin, of_chunk) - group_col >= kPacks * kSpan;
+  }
 #if defined(FUSEDOPS_CUDA)
   /// Threads of a block that one row has, and groups of lanes among them.
   __device__ __forceinline__ static int threads() {
@@ -117,6 +121,13 @@ struct Schedule {
 #if defined(FUSEDOPS_CUDA)
 
 namespace detail {
+
+/// Whether each warp of a kernel tells whether its packs are complete.
+template <class Schedule>
+FUSEDOPS_HD constexpr bool fills_by_warp() {
+  return Schedule::kFitted && !Schedule::kExact && !Schedule::kPieces &&
+         Schedule::Storage::kOneTile;
+}
 
 /// Waits until all threads that hold a row in this block have read what it is made of. A functor that
 /// reads a partner column reads what another thread of the row may overwrite, where y is x.
@@ -186,6 +197,10 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
   constexpr bool kStage = kStages && !detail::bounds<LoadT, Row>() && !kPairs;
   auto stage = detail::stage_of<kStage, Schedule>(load, store, thread, cols, of_chunk);
 
+  // Of a block that fits a row all warps but the last are full: their packs are not checked.
+  constexpr bool kByWarp = detail::fills_by_warp<Schedule>() && !kPairs;
+  const bool full = kByWarp && Schedule::is_full(cols, share.begin * of_chunk, of_chunk, group_col);
+
   // All threads of a row's blocks have the same loop bound, so every lane reaches every shuffle and
   // barrier, and the compiler knows it.
   for (int64_t first = Schedule::first_row(blockIdx.x); first < rows.count; first += apart) {
@@ -224,8 +239,11 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
       const auto& source = stage.in(load, row);
       if (mine) {
         // Without a result there are registers for all loads of a tile at a time.
-        load_tile<false, kBranchless || !kHasResult>(tile, source, row, begin + first_col, bounds,
-                                                     Op::padding_value());
+        const auto fetch = [&](auto&& tile) {
+          load_tile<false, kBranchless || !kHasResult, kByWarp>(
+              tile, source, row, begin + first_col, bounds, Op::padding_value());
+        };
+        with_full<kByWarp>(full, fetch, tile);
       } else {
         tile.fill(Op::padding_value());
       }
@@ -319,7 +337,12 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
             if (mine) store_tile_paired(tile, partners, store, row, col, finish.of(part));
           } else {
             if constexpr (kPairs) detail::row_is_read<Schedule>();
-            if (mine) store_tile(tile, target, row, col, finish.of(part));
+            const auto put = [&](auto&& tile) {
+              store_tile(tile, target, row, col, finish.of(part));
+            };
+            // A STORE that only writes waits for nothing: its checks cost less than two texts.
+            constexpr bool kReads = detail::flag<true, detail::ComputesFlag, StoreT>();
+            if (mine) with_full<kByWarp && kReads>(full, put, tile);
           }
         } else if constexpr (kBlock != kWholeRow) {
           store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part), mine);

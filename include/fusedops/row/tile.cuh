@@ -7,6 +7,7 @@
 #pragma once
 
 #include <fusedops/core/lanes.cuh>
+#include <fusedops/core/memory.cuh>
 
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
@@ -217,6 +218,43 @@ struct Tile {
   static constexpr int kAccumulators = kWidth < 32 ? kWidth : 32;  // four AVX2 registers
 #endif
 };
+
+/// A tile of which every pack is complete, though its type does not say so.
+template <class Tile>
+struct FullTile {
+  using Compute = typename Tile::Compute;
+  static constexpr int kPacks = Tile::kPacks, kWidth = Tile::kWidth, kStride = Tile::kStride;
+  static constexpr int kFull = kPacks;
+  static constexpr bool kExact = true, kWhole = true;
+
+  Compute (&at)[kPacks][kWidth];
+
+  FUSEDOPS_HD static int packs() { return kPacks; }
+  FUSEDOPS_HD static bool complete(int) { return true; }
+  FUSEDOPS_HD static int count(int) { return kWidth; }
+  FUSEDOPS_HD static void fill_absent(Compute) {}
+  FUSEDOPS_HD void fill(Compute value) {
+    FUSEDOPS_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kWidth; ++i) at[k][i] = value;
+    }
+  }
+};
+
+/// Calls f(tiles...); where they may be full (kMayBe) and are, as tiles whose packs are not checked.
+template <bool kMayBe, class F, class... Tiles>
+FUSEDOPS_HD void with_full(bool full, const F& f, Tiles&... tiles) {
+  if constexpr (kMayBe) {
+    if (full) {
+      f(FullTile<Tiles>{tiles.at}...);
+      return;
+    }
+    // So checks are made here, and not kept in registers from one call to the next.
+    ((tiles.left = static_cast<int>(hidden(tiles.left))), ...);
+  }
+  f(tiles...);
+}
 
 }  // namespace FUSEDOPS_ABI
 }  // namespace fusedops
