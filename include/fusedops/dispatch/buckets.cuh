@@ -156,13 +156,13 @@ using LossLadder = Ladder<Bucket<4, 16>, Bucket<16, 16>, Bucket<32, 16>, Bucket<
 /// not.
 using NormGradientLadder =
     Ladder<Bucket<8, 8, 1024, 0, 128>, Bucket<32, 8, 1024, 0, 128>, Bucket<64, 8>,
-           Bucket<32, 32, 448, 0, 128>, Fitted<256, 16>, Fitted<256, 32>, Fitted<512, 32, 512, 512>,
+           Bucket<32, 32, 448, 0, 128>, Fitted<256, 16>, Fitted<256, 32>, FittedCluster<2, 256, 32>,
            FittedCluster<4, 256, 32>, FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>,
            Bucket<128, 16, 768>, Bucket<256, 16, 768>, Bucket<256, 32, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
 using SoftmaxGradientLadder =
     Ladder<Bucket<8, 8>, Bucket<32, 8>, Bucket<64, 8>, Bucket<64, 16, 512>, Fitted<256, 16>,
-           Fitted<256, 32>, Fitted<512, 32, 512, 512>, FittedCluster<4, 256, 32>,
+           Fitted<256, 32>, FittedCluster<2, 256, 32>, FittedCluster<4, 256, 32>,
            FittedCluster<8, 256, 32>, FittedCluster<16, 256, 32>, Bucket<128, 16, 768>,
            Bucket<256, 16, 768>, Bucket<256, 32, 512, 512>, Bucket<512, 32, 512>,
            OfCluster<4, 256, 32, 512>, OfCluster<8, 256, 32, 512>, OfCluster<8, 512, 32, 512>>;
