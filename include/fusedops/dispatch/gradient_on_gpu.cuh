@@ -120,7 +120,6 @@ struct OnBucket {
   /// Sums over rows take shared memory by the number of threads. One H200: with a number that is not
   /// a constant LayerNorm's gradients of 4096 to 65536 columns were 2 to 10 percent slower.
   static constexpr bool kFits = !kSumsOf<Wanted>.any && sizeof(Compute) == 4;
-  static constexpr bool kApart = F::kApart;
   const F& f;
   Demand all;
   int64_t rows, cols;
@@ -181,7 +180,6 @@ struct MeasureGradient {
   const Wanted& wanted;
   int64_t cols;
   size_t* bytes;
-  static constexpr bool kApart = false;
 
   template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {
@@ -199,8 +197,6 @@ struct LaunchGradient {
   using Compute = typename Call::Compute;
   cudaStream_t stream;
   const Call& call;
-  /// As in LaunchRows.
-  static constexpr bool kApart = pairs<decltype(call.load)>() || pairs<decltype(call.store)>();
 
   template <class Bucket, class Storage, int64_t kLeast, bool kExact, Sums kSums, bool kPersistent>
   cudaError_t with(const Slicing& cut) const {

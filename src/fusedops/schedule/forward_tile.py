@@ -55,15 +55,14 @@ SCALED_VALUES = ((1024, 1024, 16), (12288, 16384, 32))
 
 #: Rows of 16 bits that fill their tiles and whose y has 8 bits, up to SHRUNK_COLUMNS: values per
 #: thread in place of VALUES, and the most threads, by traffic. They have few bytes, so instructions
-#: take the time, of which more values share those that a thread has once for its row: on sm_90 a
-#: LayerNorm of 4096 columns has 12 an element with 128 values, 14 with 64; and an SM holds twelve
-#: rows by as many warps of 168 registers, or ten by twenty of 96. Beside a tensor of x's size more
-#: threads are worth more. With a scale a row, percent of a copy of as many bytes: a gate of SwiGLU
-#: of 16384 columns 98 in one block of 512 threads, 88 in one of 256 with 64 values, 90 in a cluster
-#: of two with 32; an RMSNorm of 1024 columns 94 with 32 values, 86 with 16.
+#: take the time, of which more values share those that a thread has once for its row. Beside a
+#: tensor of x's size more threads are worth more. With a scale a row, percent of a copy of as many
+#: bytes: a LayerNorm of 16384 columns 92, with 64 values 85, of 8192 columns 90, with 128 values
+#: 89; a gate of SwiGLU of 16384 columns 98 in one block of 512 threads, 88 in one of 256 with 64
+#: values, 90 in a cluster of two with 32; an RMSNorm of 1024 columns 94 with 32 values, 86 with 16.
 SHRUNK_COLUMNS = 16384
 SHRUNK: dict[str, tuple[Table, int]] = {
-    "columns": (((512, 16), (1024, 32), (2048, 64), (None, 128)), 256),
+    "columns": (((512, 16), (2048, 32), (8192, 64), (None, 128)), 256),
     "many": (((512, 16), (None, 32)), 512),
 }
 
