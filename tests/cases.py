@@ -62,6 +62,12 @@ def exhaustive(*values):
     return [pytest.param(value, marks=marks) for value in values]
 
 
+def but_seldom(names, seldom):
+    """Values of a parameter, of which CI lacks some."""
+    marks = [pytest.mark.thorough, pytest.mark.exhaustive]
+    return [pytest.param(name, marks=marks if name in seldom else []) for name in names]
+
+
 @functools.cache
 def declare(chain):
     """The fused op that a chain describes."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More architectures of transformers, tiny, for the backend "fusedops" alone."""
 
-import pytest
+from cases import but_seldom
 from transformers_models import GROUPED, IMAGES, SIZES
 
 PATCHES = {**IMAGES, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 4}
@@ -94,5 +94,4 @@ ALIKE |= {"gpt2", "vit", "qwen3"}
 
 def but_alike(names, others=()):
     """Names of models; those that are `ALIKE`, and others, are for the exhaustive run."""
-    marks = {True: [pytest.mark.exhaustive], False: []}
-    return [pytest.param(name, marks=marks[name in {*ALIKE, *others}]) for name in names]
+    return but_seldom(names, {*ALIKE, *others})

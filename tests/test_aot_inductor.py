@@ -4,6 +4,7 @@
 
 import pytest
 import torch
+from cases import exhaustive
 from torch import nn
 
 import fusedops as fo
@@ -24,7 +25,7 @@ class Calls(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
-        Calls(fo.Softmax()),
+        *exhaustive(Calls(fo.Softmax())),
         Calls(fo.LayerNorm(load=[fo.Scale("s")], store=[fo.Bias("b")]), s=0.5, b=torch.ones(8)),
     ],
     ids=["no tensor operand", "a tensor and a number"],

@@ -463,6 +463,7 @@ def test_models_on_a_cpu(name, compiled, one_thread):
 
 
 @pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_models_side_by_side(one_thread, tmp_path, monkeypatch):
     """Each way in a process of its own: the same losses as in one, and a page about each."""
     name, device = "ViT-B/16", "cpu"
@@ -928,6 +929,7 @@ def test_the_estimate_of_the_page():
 
 
 @pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_distributed_tensors_are_timed(monkeypatch):
     """Two processes by gloo; the times are not looked at."""
     small = sharded.Measured("float32", (1024,), (8, 64), (16, 32), sharded.Sizes(), samples=1)

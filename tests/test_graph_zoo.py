@@ -136,7 +136,9 @@ def test_transformers(name):
     assert_counts(as_stock(name, compiled), TRANSFORMERS[name])
 
 
-@pytest.mark.parametrize("name", but_alike(MORE_COUNTS, ["bart", "deberta_v2"]))
+@pytest.mark.parametrize(
+    "name", but_alike(MORE_COUNTS, ["bart", "deberta_v2", "segformer", "gpt_neox", "falcon"])
+)
 def test_more_transformers(name):
     assert_counts(as_stock(name, compiled), MORE_COUNTS[name])
 

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from cases import randn, thorough
+from cases import but_seldom, randn, thorough
 from references import check
 from torch import nn
 from transformers_models import (
@@ -336,7 +336,7 @@ def test_which_attention_is_replaced():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["bert", "gemma2"])
+@pytest.mark.parametrize("name", but_seldom(["bert", "gemma2"], ["gemma2"]))
 def test_models_under_torch_compile(name, device):
     """As many graphs as stock, one with the newest transformers, and what it gives without."""
     model = make(name, device)

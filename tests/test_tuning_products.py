@@ -161,6 +161,24 @@ def test_a_row_is_written_for_what_a_call_asks(block, training, asked, monkeypat
     assert gradient.draws is (block == "dropout" and training)
 
 
+def test_what_cannot_run_a_call_is_not_tried(monkeypatch):
+    """A kernel for few rows has one product, and no gradient."""
+    as_if_on_a_gpu(monkeypatch)
+    op = BLOCKS["gelu"]
+    large = {"rows": (66 * 256,), "k": 256, "h": 264, "n": 264}
+    names = {
+        part: one.kernel.names for part, one in problems(op, *case(op, **large), "cuda").items()
+    }
+    several = IMPLEMENTATIONS[:-1]
+    assert names == {part: several if part == GRADIENT else IMPLEMENTATIONS for part in EVERY}
+    op, pair = fo.Matmul([fo.Scale("s")]), {"pair": PAIRS["plain"]}
+    tensors = given_to(op, HALF, **pair)
+    factors = {"x": tensors.pop("x"), "w": op.turned(tensors.pop("other"))}
+    bound = choices.bind_store(op.epilogue, *factors.values(), tensors)
+    problem = product.of_product(op, bound, factors, torch.device("cuda"), {})
+    assert problem.kernel.names == several
+
+
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
     """A file in which calls are recorded."""
