@@ -62,6 +62,12 @@ def exhaustive(*values):
     return [pytest.param(value, marks=marks) for value in values]
 
 
+def thorough_points(*points, exhaustive=()):
+    """Points of several parameters that only the thorough run has; those of names are not in CI."""
+    marks = {False: [pytest.mark.thorough], True: [pytest.mark.thorough, pytest.mark.exhaustive]}
+    return [pytest.param(*point, marks=marks[point[0] in exhaustive]) for point in points]
+
+
 def but_seldom(names, seldom):
     """Values of a parameter, of which CI lacks some."""
     marks = [pytest.mark.thorough, pytest.mark.exhaustive]

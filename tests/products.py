@@ -172,12 +172,6 @@ def exact(tensors):
     }
 
 
-def thorough_points(*points, exhaustive=()):
-    """Points of several parameters that only the thorough run has; those of names are not in CI."""
-    marks = {False: [pytest.mark.thorough], True: [pytest.mark.thorough, pytest.mark.exhaustive]}
-    return [pytest.param(*point, marks=marks[point[0] in exhaustive]) for point in points]
-
-
 def learning(tensors, names=None):
     """The same, of which those of these names, or all floating ones, are leaves with a gradient."""
     return {

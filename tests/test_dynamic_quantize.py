@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from cases import poisoned, randn, thorough
+from cases import poisoned, randn, thorough, thorough_points
 from cpptest import place
 from exported import Library
 from test_float8 import KINDS, nearest
@@ -27,11 +27,6 @@ E2M1 = torch.float4_e2m1fn_x2
 
 #: Keywords of each kind of scale.
 SCALES = {"nearest": {}, "powers": {"powers_of_two": True}, "e8m0": {"scale_dtype": E8M0}}
-
-
-def later(*cases):
-    """Parameters for `--thorough` alone, of several names each."""
-    return [pytest.param(*one, marks=pytest.mark.thorough) for one in cases]
 
 
 def expected(value, kind, per, scale="nearest"):
@@ -141,7 +136,7 @@ def given_to(name, x):
     [
         (1000, "row"),
         (1000, 128),
-        *later((17000, "row"), (70001, "row"), (70001, 128)),
+        *thorough_points((17000, "row"), (70001, "row"), (70001, 128)),
     ],
 )
 def test_of_what_the_store_makes(device, name, columns, per):
@@ -152,7 +147,9 @@ def test_of_what_the_store_makes(device, name, columns, per):
     agree(result, result.v, E4M3, per)
 
 
-@pytest.mark.parametrize(("name", "per"), [("gate", 32), *later(("rms", "row"), ("softmax", 32))])
+@pytest.mark.parametrize(
+    ("name", "per"), [("gate", 32), *thorough_points(("rms", "row"), ("softmax", 32))]
+)
 def test_within_the_bound(device, name, per):
     op = OPS[name]([fo.DynamicQuantize(E4M3, per=per)])
     x = randn(3, 5, 72, device=device)
@@ -182,7 +179,9 @@ def verify_means(device, columns, per):
     assert (off <= 2.0**-20 * wanted + 2.0**-23 / 448).all(), (off / wanted).amax(-1)
 
 
-@pytest.mark.parametrize(("columns", "per"), [(1024, "row"), *later((1001, 16), (8192, 128))])
+@pytest.mark.parametrize(
+    ("columns", "per"), [(1024, "row"), *thorough_points((1001, 16), (8192, 128))]
+)
 def test_means_and_deviations(device, columns, per):
     verify_means(device, columns, per)
 
@@ -526,8 +525,10 @@ def test_it_is_a_value():
     ("beta", "columns", "per"),
     [
         (False, 4096, 128),
-        *later((False, 16384, 128), (False, 32768, "row"), (True, 1024, 16), (True, 4096, "row")),
-        *later((True, 8192, 128), (True, 16384, 32)),
+        *thorough_points(
+            (False, 16384, 128), (False, 32768, "row"), (True, 1024, 16), (True, 4096, "row")
+        ),
+        *thorough_points((True, 8192, 128), (True, 16384, 32)),
     ],
 )
 def test_compiles_without_spills(arch, beta, columns, per):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from cases import randn, same_bits
+from cases import randn, same_bits, thorough_points
 from products import (
     HALF,
     HIDDEN,
@@ -21,7 +21,6 @@ from products import (
     forced,
     given,
     needs_hopper,
-    thorough_points,
 )
 
 import fusedops as fo

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 import torch
-from cases import randn, same_bits
-from products import HALF, HOPPER, forced, needs_hopper, on_hopper, recording, thorough_points
+from cases import randn, same_bits, thorough_points
+from products import HALF, HOPPER, forced, needs_hopper, on_hopper, recording
 from test_product_kernels import tiling_of
 
 import fusedops as fo

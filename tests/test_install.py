@@ -36,7 +36,7 @@ def pip(*arguments):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """What `pip wheel` makes of this checkout; `.ci/run` has made it."""
+    """What `pip wheel` makes of this checkout, or has made in the folder FUSEDOPS_TEST_WHEEL."""
     if folder := os.environ.get("FUSEDOPS_TEST_WHEEL"):
         (found,) = Path(folder).iterdir()
         return found

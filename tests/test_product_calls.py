@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from cases import raises, randn, same_bits, thorough
+from cases import raises, randn, same_bits, thorough, thorough_points
 from products import (
     HALF,
     OPS,
@@ -24,7 +24,6 @@ from products import (
     learning,
     saved,
     step,
-    thorough_points,
 )
 from torch.nn import functional
 

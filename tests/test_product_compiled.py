@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 from captured import target_of
-from cases import raises, randn, same_bits, thorough
+from cases import raises, randn, same_bits, thorough, thorough_points
 from products import (
     HALF,
     HIDDEN,
@@ -27,7 +27,6 @@ from products import (
     learning,
     may_be_one,
     step,
-    thorough_points,
 )
 from torch import library
 from torch._dynamo.backends.debugging import aot_eager

@@ -7,7 +7,7 @@ import functools
 
 import pytest
 import torch
-from cases import Seen, randn
+from cases import Seen, randn, thorough_points
 from products import (
     HALF,
     HIDDEN,
@@ -29,7 +29,6 @@ from products import (
     kept_beside,
     learning,
     on_hopper,
-    thorough_points,
 )
 from test_variants import covering
 

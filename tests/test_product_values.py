@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import FLOATS, randn, same_bits, thorough
+from cases import FLOATS, randn, same_bits, thorough, thorough_points
 from products import (
     OFFSET,
     OPS,
@@ -22,7 +22,6 @@ from products import (
     gradients,
     learning,
     step,
-    thorough_points,
 )
 from torch.nn import functional
 

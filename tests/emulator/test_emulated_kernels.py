@@ -30,6 +30,7 @@ from cases import (
     randn,
     same_bits,
     thorough,
+    thorough_points,
     upstream_of,
 )
 from emulate import ORDERS, emulated, machine
@@ -413,13 +414,7 @@ def test_deviations_of_many_values_a_thread(offset):
 
 @pytest.mark.parametrize(
     ("columns", "per"),
-    [
-        (1024, "row"),
-        *[
-            pytest.param(*one, marks=pytest.mark.thorough)
-            for one in ((1001, 16), (40, "row"), (4096, 128))
-        ],
-    ],
+    [(1024, "row"), *thorough_points((1001, 16), (40, "row"), (4096, 128))],
 )
 def test_means_where_y_has_eight_bits(columns, per):
     """Squares are summed beside values, and deviations in rows of which these say too little."""

@@ -169,8 +169,7 @@ struct LayerNorm {
     const bool matters = mean * mean * count > squares || squares == 0;
     // `matters` is the same in all lanes of a group, and may differ between groups.
     if (kSkips<Group, Tile> && !group.any(matters)) return {count, mean, 0, squares};
-    const bool keeps = kFew<Group, Tile> || !kSkips<Group, Tile>;
-    const Compute from = keeps ? mean : group.of_another(mean);
+    const Compute from = kForgets<Group, Tile> ? group.of_another(mean) : mean;
     const Compute off = group.sum(tile.sum([from](Compute x) { return difference(x, from); }));
     const Compute low = matters && count > 0 ? off * inverse(tile, count) : Compute(0);
     return {count, mean, low, matters ? squares - off * low : squares};  // off may be infinite
@@ -185,6 +184,9 @@ struct LayerNorm {
   /// 131072 columns of 32 bits, 16 packs a thread, 76 so, and 93 without; 65536 of 16 bits 97 and 91.
   template <class Group, class Tile>
   static constexpr bool kSkips = kFew<Group, Tile> || detail::takes_one_pass() || Tile::kPacks <= 8;
+  /// Whether deviations are computed again for their sum, which a branch would keep alive.
+  template <class Group, class Tile>
+  static constexpr bool kForgets = kSkips<Group, Tile> && !kFew<Group, Tile>;
 
   /// The reciprocal of the number of columns that a group holds, a constant if every pack is
   /// complete.

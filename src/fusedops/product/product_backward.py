@@ -73,18 +73,18 @@ def chosen(
     The arguments are those of `features_of`; the target is by default dy's device.
     """
     target = target or Target.of(dy.device)
-    return _able(chosen_for(features_of(epilogue, dy, w, arguments, target), target))
+    return _that_goes_back(chosen_for(features_of(epilogue, dy, w, arguments, target), target))
 
 
 def choose(
     features: ProductFeatures, target: Target, forced: ProductConfig | None = None
 ) -> Choice:
     """How a gradient with these features is run; the arguments are those of `choice.decided`."""
-    return _able(choices.choose(features, target, forced))
+    return _that_goes_back(choices.choose(features, target, forced))
 
 
-def _able(choice: Choice) -> Choice:
-    """The choice, if its kernel has a gradient."""
+def _that_goes_back(choice: Choice) -> Choice:
+    """The choice; two kernels in place of one that has no gradient."""
     if choice.tiling is not None and not choice.tiling.several:
         return Choice(None, "one kernel for few rows has no gradient")
     return choice
