@@ -206,6 +206,26 @@ class Declaration(Operator):
         own = [one.name for one, name in zip(tables, able, strict=False) if name is None]
         return frozenset(own).union(self.slots.keys() - self.differentiated.slots.keys())
 
+    @functools.cached_property
+    def sharing_gradients(self) -> dict[str, str]:
+        """The operands whose gradient is that of x or of y, "x" or "y" by name.
+
+        They are what is added to x before anything else is done to it, and what is added to y after
+        all else, if they have the dtype and the shape of x, and y has them too.
+        """
+        found: dict[str, str] = {}
+        ends = [(self.load, "x")]
+        # An element that is masked has a y, of which nothing that was added is a part.
+        if self.has_result and not any(f.masks for f in self.load):
+            ends.append(((self.store if self.reduces else self.functors)[::-1], "y"))
+        for chain, like in ends:
+            for functor in chain:
+                if functor.shares_gradient is None:
+                    break
+                found.setdefault(functor.shares_gradient, like)
+        uses = [name for functor in self.functors for name in functor.gradients()]
+        return {name: like for name, like in found.items() if uses.count(name) == 1}
+
     def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
         """The same op with other functors, as pickling would make it."""
         reduced: Any = self.__reduce__()

@@ -157,6 +157,14 @@ class Functor:
         return None
 
     @property
+    def shares_gradient(self) -> str | None:
+        """The operand whose gradient is that of the functor's result, as the value's is, or None.
+
+        Where such an operand has x's dtype and shape, one tensor is the gradient of both.
+        """
+        return self.adds
+
+    @property
     def has_added(self) -> str | None:
         """The operand that the product before the functor has added to the value already, or None.
 

@@ -94,6 +94,10 @@ class Residual(Functor):
     def saves(self) -> Stream | None:
         return None if self.save is None else Stream(self.save, self.residual, self.dtype)
 
+    @property
+    def shares_gradient(self) -> str | None:
+        return self.residual if self.alpha == 1.0 else None
+
     def without(self, names: Collection[str]) -> Functor | None:
         if self.residual not in names:
             return dataclasses.replace(self, alpha=1.0)

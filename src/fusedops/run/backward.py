@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
-__all__ = ["ProductInput", "Saved", "gradients_once", "run_backward"]
+__all__ = [
+    "ProductInput",
+    "Saved",
+    "gradients_once",
+    "run_backward",
+    "shared_at_once",
+    "shared_gradients",
+]
 
 
 class ProductInput(NamedTuple):
@@ -78,6 +85,7 @@ def run_backward(
     tensors: Sequence[Tensor],
     incoming: Sequence[Tensor | None],
     in_place: bool = False,
+    shares: bool = True,
 ) -> tuple[Any, ...]:
     """Run the backward pass of one call.
 
@@ -86,6 +94,8 @@ def run_backward(
         tensors: The row statistics, then the saved tensors in the order of their names.
         incoming: The gradients of the op's outputs, in order, None where there is none.
         in_place: Whether the gradient of x may be written to x's memory.
+        shares: Whether one tensor may be the gradient of several inputs, or that of y as well
+            (`shared_gradients`).
 
     Returns:
         The gradients of x and of the operands in the order of `op.slots`, each in the shape and
@@ -121,6 +131,9 @@ def run_backward(
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
     in_place = in_place and _may_be_written(arguments["x"])
+    of_y = incoming[0] if first else None
+    shared = shared_at_once(source, wanted, arguments, of_y) if shares else {}
+    wanted = wanted.difference(shared)
     key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
     gradient_op: Gradient | None = source.gradients.get(key)
     if gradient_op is None:
@@ -130,15 +143,55 @@ def run_backward(
         x = arguments["x"]
         torch.autograd.graph.increment_version(x)
         found = _summed(gradient_op, results[: len(gradient_op.names)], arguments, len(shape))
-        return (x.detach(), *[found.get(name) for name in op.slots])
-    if gradient_op.loose:
+        found["x"] = x.detach()
+    elif gradient_op.loose:
         found = _summed(gradient_op, results, arguments, len(shape))
-        return (found.get("x"), *[found.get(name) for name in op.slots])
-    places = gradient_op.places
-    if source is not op:
-        at = dict(zip(("x", *source.slots), places, strict=True))
-        places = [at.get(name) for name in ("x", *op.slots)]
-    return tuple([None if k is None else results[k] for k in places])
+    elif source is op and not shared:
+        return tuple([None if k is None else results[k] for k in gradient_op.places])
+    else:
+        places = zip(("x", *source.slots), gradient_op.places, strict=True)
+        found = {name: results[k] for name, k in places if k is not None}
+    for name, like in shared.items():
+        one = found["x"] if like == "x" else incoming[0]
+        assert one is not None
+        found[name] = one
+    return tuple([found.get(name) for name in ("x", *op.slots)])
+
+
+def shared_gradients(
+    op: Runnable, wanted: frozenset[str], like_x: Callable[[str], bool], of_y: bool
+) -> dict[str, str]:
+    """The operands whose gradient is another tensor that there is: "x" for x's, "y" for that of y.
+
+    Args:
+        op: The op that is differentiated.
+        wanted: The names whose gradients are wanted. A kernel makes one of them at least.
+        like_x: Whether an operand has x's dtype and shape.
+        of_y: Whether a gradient of y comes in, in x's dtype.
+    """
+    able = op.sharing_gradients
+    if not able or wanted.isdisjoint(able) or wanted.issubset(able):
+        return {}
+    there = {"x": "x" in wanted, "y": of_y}
+    return {
+        name: like for name, like in able.items() if name in wanted and there[like] and like_x(name)
+    }
+
+
+def shared_at_once(
+    op: Any, wanted: frozenset[str], arguments: Mapping[str, Any], dy: Tensor | None
+) -> dict[str, str]:
+    """`shared_gradients` of a backward call with these arguments."""
+    if not op.sharing_gradients:
+        return {}
+    x = described(arguments["x"])
+    of_y = dy is not None and dy.dtype is x[0]
+    return shared_gradients(op, wanted, lambda name: described(arguments[name]) == x, of_y)
+
+
+def described(value: Any) -> tuple[torch.dtype, Any]:
+    """Dtype and shape of a tensor, or of one that is described by them already."""
+    return value if isinstance(value, tuple) else (value.dtype, value.shape)
 
 
 def _summed(
@@ -152,7 +205,7 @@ def _summed(
     targets: dict[str, torch.dtype] = {}
     for place, (name, result) in enumerate(zip(gradient.names, results, strict=True)):
         value = arguments[name]
-        dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
+        dtype, shape = described(value)
         if (lookup := gradient.lookups.get(place)) is not None:
             result = of_table(result, arguments[lookup.indices], lookup, shape, rank)
         if result.shape != shape:

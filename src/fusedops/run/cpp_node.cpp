@@ -188,7 +188,9 @@ class Differentiated : public Node {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
       PyObject* place = PyTuple_GET_ITEM(places, i);
       results->emplace_back();
-      if (place != Py_None) results->back() = THPVariable_Unpack(get(made, PyLong_AsLong(place)));
+      if (place == Py_None) continue;
+      const long number = PyLong_AsLong(place);
+      results->back() = THPVariable_Unpack(number < 0 ? gradients[0].ptr() : get(made, number));
     }
     return true;
   }
@@ -245,8 +247,9 @@ bool is_plain(PyObject* object) {
   return tensor.layout() == at::kStrided && !tensor.key_set().has_any(wrappers);
 }
 
-// The kind of an argument as a character of the key; 0 for one that Python has to read.
-char kind_of(PyObject* object) {
+// The kind of an argument as a character of the key; 0 for one that Python has to read. A tensor that
+// needs a gradient and is like x may share it.
+char kind_of(PyObject* object, PyObject* x) {
   if (object == Py_None) return 'n';
   if (PyFloat_CheckExact(object)) return 'f';
   if (PyLong_CheckExact(object)) {
@@ -255,7 +258,9 @@ char kind_of(PyObject* object) {
     return overflow ? 0 : 'i';
   }
   if (!is_plain(object)) return 0;
-  return THPVariable_Unpack(object).requires_grad() ? 'g' : 't';
+  const at::Tensor &tensor = THPVariable_Unpack(object), &first = THPVariable_Unpack(x);
+  if (!tensor.requires_grad()) return 't';
+  return tensor.dtype() == first.dtype() && tensor.sizes() == first.sizes() ? 's' : 'g';
 }
 
 // Whether torch compiles backward passes (torch._dynamo.compiled_autograd), which takes nodes in
@@ -274,7 +279,7 @@ py::object key_of(PyObject* const* args, Py_ssize_t count) {
       PyUnicode_InternFromString("dtype"), PyUnicode_InternFromString("training")};
   std::string kinds;
   for (Py_ssize_t i = 1; i < count; ++i) {
-    const char kind = kind_of(args[i]);
+    const char kind = kind_of(args[i], args[1]);
     if (!kind) return {};
     kinds.push_back(kind);
   }

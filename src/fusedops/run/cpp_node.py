@@ -19,7 +19,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT
 from fusedops.plan.saved_tensors import RESULT, joining_name, reads_result
 from fusedops.run.autograd import drawn_for, named, options_of
-from fusedops.run.backward import Saved, gradients_once
+from fusedops.run.backward import Saved, gradients_once, shared_at_once
 from fusedops.run.contiguous import reduces_several
 from fusedops.run.recipe import recipe_of
 
@@ -54,7 +54,7 @@ class Program(NamedTuple):
         resume: Runs the backward pass in Python: `_resume`.
         known: By which outputs besides y have a gradient that comes in, bit i for output i: the
             backward kernel's dispatcher, its keywords, and the place of each gradient among its
-            results.
+            results; -1 where it is that of y.
     """
 
     run: Callable[..., Any]
@@ -156,8 +156,11 @@ def _resume(
     results = gradients_once(note, (kept[1], *[one for _, one in saved]), incoming)
     arrived = [at for at, one in enumerate(incoming) if at and one is not None]
     joining = [op.outputs[at] for at in arrived]
-    gradient = op.gradients.get((wanted, RESULT in given, *joining))
+    shared = shared_at_once(op, wanted, given, incoming[0] if op.has_result else None)
+    gradient = op.gradients.get((wanted.difference(shared), RESULT in given, *joining))
     if gradient is not None and op.differentiated is op and not gradient.loose:
         keywords = (*names, *map(joining_name, joining))
-        known[sum(1 << at for at in arrived)] = gradient, keywords, tuple(gradient.places)
+        places = dict(zip(("x", *op.slots), gradient.places, strict=True))
+        places.update((name, places["x"] if like == "x" else -1) for name, like in shared.items())
+        known[sum(1 << at for at in arrived)] = gradient, keywords, tuple(places.values())
     return tuple(results)

@@ -39,6 +39,7 @@ from fusedops.plan.saved_tensors import (
     saved_name,
 )
 from fusedops.plan.wanted_gradients import WantedGradients
+from fusedops.run.backward import shared_at_once
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import flags_of
 
@@ -241,9 +242,18 @@ def _changed(name: str, what: str, got: Sequence[int], wanted: Sequence[int]) ->
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
     """The backward pass of a call, as autograd would run it; it is only described, never called."""
     wanted -= bound.op.undifferentiated
+    wanted -= sharing(bound, wanted).keys()
     op = bound.op
     from_result = may_start_from_result(op) and reads_result(op, bound.dtype, bound.x.dtype)
     return Gradient(bound.differentiated.op, wanted, joining, from_result=from_result)
+
+
+def sharing(bound: Bound, wanted: frozenset[str]) -> dict[str, str]:
+    """The `shared_gradients` of a call whose y has a gradient."""
+    op, given = bound.differentiated.op, {"x": bound.x, **bound.operands}
+    tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}
+    dy = _output(bound, "y") if op.has_result else None
+    return shared_at_once(op, wanted & tensors.keys(), tensors, dy)
 
 
 def described(

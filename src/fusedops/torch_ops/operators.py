@@ -41,7 +41,7 @@ from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.plan.saved_tensors import RESULT, reads_result
 from fusedops.reference.unfused import run
-from fusedops.run.backward import Saved, run_backward
+from fusedops.run.backward import Saved, run_backward, shared_gradients
 from fusedops.run.first_derivative import refuse_second
 from fusedops.run.recipe import what_is_kept
 from fusedops.torch_ops.calls import (
@@ -145,7 +145,7 @@ def _backward(*arguments: Any) -> list[Tensor]:
     saved = Saved(called, frozenset(call.wanted), call.names, given, call.dtype, x_shape)
     arriving = [incoming.get(name) for name in called.outputs]
     with torch.no_grad():
-        results = run_backward(saved, (kept, *tensors), arriving)
+        results = run_backward(saved, (kept, *tensors), arriving, shares=False)
     remember_backward(call, called, given)
     by_name = dict(zip(("x", *called.slots), results, strict=True))
     return [by_name[name].contiguous() for name in call.wanted]
@@ -232,11 +232,35 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         for name, tensor in others.items()
     ]
     ctx.names = [*names, *(name for _, name in recipe.streams)]
-    ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted]
+    ctx.shared = _shared(op, recipe.wanted, known, call.dtype)
+    ctx.wanted = [name for name in ("x", *op.slots) if name in recipe.wanted - {*ctx.shared}]
     known[RESULT] = output[0]
     kept = [known[name] for name in names] + [output[number] for number, _ in recipe.streams]
     draw = [] if call.draw is None else [call.draw]
     ctx.save_for_backward(*factors, output[-1], *draw, *kept)
+
+
+def _shared(
+    op: Runnable, wanted: frozenset[str], known: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, str]:
+    """`shared_gradients` where sizes may be symbols and tensors may be distributed."""
+    if not op.sharing_gradients:
+        return {}
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    def like_x(name: str) -> bool:
+        one = known[name]
+        if one.dtype is not x.dtype or one.dim() != x.dim() or _placed(one) != _placed(x):
+            return False
+        return all(statically_known_true(a == b) for a, b in zip(one.shape, x.shape, strict=True))
+
+    x = known["x"]
+    return shared_gradients(op, wanted, like_x, dtype is x.dtype and _placed(x) is None)
+
+
+def _placed(tensor: Tensor) -> Any:
+    """How a distributed tensor lies on its ranks; None for any other."""
+    return getattr(tensor, "placements", None)
 
 
 def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -263,6 +287,8 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     rest = draw, call.op, call.dim, call.dtype, ctx.wanted, call.part_of
     results = torch.ops.fusedops.backward(list(arriving.values()), list(arriving), *noted, *rest)
     found: dict[str, Tensor | None] = dict(zip(ctx.wanted, results, strict=True))
+    for name, whose in ctx.shared.items():
+        found[name] = found["x"] if whose == "x" else arriving.get("y")
     x = found.pop("x", None)
     if factors and x is not None:
         x, found[FACTOR] = read(ctx.product).factor_gradients(x, *factors, ctx.shapes)
