@@ -203,6 +203,32 @@ def test_rows_that_are_brought_ahead(case):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("columns", [2048, *exhaustive(4096)])
+def test_the_gradient_of_a_stream_is_brought_ahead(columns):
+    """It is read after the reduction of its row, so its place in the ring is free a row later."""
+    chain = Chain(
+        "rms_norm",
+        load=(("residual", "r", 1.0, "z"),),
+        store=(("affine", "gamma", None),),
+        eps=1e-6,
+    )
+    dtype = torch.bfloat16
+    x, r = (randn(300, columns, dtype=dtype, seed=seed) for seed in (1, 2))
+    operands = {"r": r, "gamma": randn(columns, dtype=dtype, seed=3)}
+    upstream, first = upstream_of(chain, x, operands), None
+    for stages in (2, 3, 0):
+        launch = LaunchConfig(
+            persistent=True, persistent_threads_per_sm=128, interleaved=True, ring_stages=stages
+        )
+        with testing.force_launch(backward=launch):
+            verify_call(chain, x, operands, orders=("random",))
+            with emulated("sm_90", "ascending"):
+                _, gradients = gradients_of(declare(chain), x, operands, upstream)
+        first = gradients["x"] if first is None else first
+        assert same_bits(gradients["x"], first)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "op",
     # The others differ from this one in nothing that a length or a storage decides.

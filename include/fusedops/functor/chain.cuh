@@ -231,10 +231,11 @@ struct Chain<kFirst, F, Rest...> {
       rest.values(v, row, col);
     }
   }
-  /// Prefetches the saved streams, usually the only operands of x's size.
+  /// Prefetches the saved streams and their gradients, usually the only operands of x's size.
+  static constexpr bool kStreamsHere = kSavesHere || detail::has_stream_gradient<F>();
   template <int N, class Row>
   FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
-    if constexpr (kSavesHere && detail::detected<detail::PrefetchCall, F, Row>()) {
+    if constexpr (kStreamsHere && detail::detected<detail::PrefetchCall, F, Row>()) {
       first.template prefetch<N>(detail::row_for<F>(row), col);
     }
     rest.template prefetch<N>(row, col);
@@ -243,7 +244,7 @@ struct Chain<kFirst, F, Rest...> {
   template <class Row, class By = Alone>
   __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
                                                By by = {}) const {
-    if constexpr (kSavesHere && detail::detected<detail::PrefetchAllCall, F, Row, By>()) {
+    if constexpr (kStreamsHere && detail::detected<detail::PrefetchAllCall, F, Row, By>()) {
       first.prefetch_all(detail::row_for<F>(row), begin, end, by);
     }
     rest.prefetch_all(row, begin, end, by);

@@ -3,6 +3,9 @@
 //
 // Save: writes v to a tensor, the stream, rounded to its type; the chain continues with the rounded
 // value, as in torch. In the backward pass the gradient of the stream is added there.
+//
+// Joined: what stands for a LOAD that adds, and then saves, in a backward pass that reads the stream in
+// the place of x: the incoming gradient of the stream is added, and nothing else is left to do.
 #pragma once
 
 #include <fusedops/core/math.cuh>
@@ -64,6 +67,44 @@ struct Save {
       FUSEDOPS_VECTOR
       for (int i = 0; i < N; ++i) g[i] += joining[i];
     }
+  }
+};
+
+template <class Upstream>
+struct Joined {
+  Upstream upstream;
+  static constexpr bool kStreamGradient = true;
+  static constexpr bool kNeedsInput = false;
+  static constexpr int kGradients = 0;
+
+  template <class Visit>
+  FUSEDOPS_HD void operands(Visit& visit) const {
+    visit(upstream);
+  }
+
+  template <int N, class Compute, class Row>
+  FUSEDOPS_HD void operator()(Compute (&)[N], const Row&, int64_t) const {}
+
+  template <int N, class Row>
+  FUSEDOPS_HD void prefetch(const Row& row, int64_t col) const {
+    upstream.template prefetch<N>(row, col);
+  }
+
+#if defined(FUSEDOPS_CUDA)
+  template <class Row, class By = Alone>
+  __device__ __forceinline__ void prefetch_all(const Row& row, int64_t begin, int64_t end,
+                                               By by = {}) const {
+    upstream.prefetch_all(row, begin, end, by);
+  }
+#endif
+
+  template <int N, class Compute, class Row, class Sink>
+  FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
+                            Sink&) const {
+    Compute joining[N];
+    upstream.read(joining, row, col);
+    FUSEDOPS_VECTOR
+    for (int i = 0; i < N; ++i) g[i] += joining[i];
   }
 };
 

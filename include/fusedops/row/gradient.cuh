@@ -159,8 +159,16 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     const bool mine = turn < turns && number < end;
     if constexpr (kStages > 0) ring.fetch(rows.index(mine ? number : 0), turn, mine);
   };
+  const auto fetch_joining_ahead = [&](uint32_t turn) {
+    const int64_t number = begin + turn * step;
+    const bool mine = turn < turns && number < end;
+    if constexpr (kStages > 0) ring.fetch_joining(rows.index(mine ? number : 0), turn, mine);
+  };
   FUSEDOPS_UNROLL
-  for (int i = 0; i < kStages; ++i) fetch_ahead(i);
+  for (int i = 0; i < kStages; ++i) {
+    fetch_ahead(i);
+    if (i + 1 < kStages) fetch_joining_ahead(i);
+  }
 
   constexpr bool kKeeps =
       kStages > 0 && RowTile::kWhole && Storage::kOneTile && !detail::pairs<StoreT>();
@@ -231,6 +239,8 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
       const typename Op::Partial of_all = parts.all(op, chunks);
       if constexpr (kLate) prefetch_later(turn);
       fetch_ahead(turn + kStages);
+      fetch_joining_ahead(turn + kStages - 1);
+      if (kStages > 0 && mine) ring.wait_for_joining();
       ring.next();
       const typename Op::Finish finish = op.finish(known, of_all, row, cols);
       detail::add_row_gradients<Op>(finish, load_sinks, lane, row, visit);
@@ -245,7 +255,7 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                     others);
         }
         const auto write = [&](auto&& value, auto&& gradient) {
-          through_load<Op, kMasks>(value, gradient, finish, load, to, row, col, load_sinks, lane,
+          through_load<Op, kMasks>(value, gradient, finish, from, to, row, col, load_sinks, lane,
                                    visit, others);
         };
         with_full<kByWarp>(full, write, value, gradient);

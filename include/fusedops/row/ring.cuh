@@ -3,9 +3,12 @@
 //
 // A ring of rows in shared memory for a backward kernel whose blocks stay: bulk copies bring what a
 // row reads, x, the gradient of y and the numbers that the forward pass kept, several rows before its
-// turn. PTX ISA, "cp.async.bulk"; sm_90 and later.
+// turn; where the row is a saved stream with a gradient of its own, that too. PTX ISA, "cp.async.bulk";
+// sm_90 and later.
 #pragma once
 
+#include <fusedops/functor/compose.cuh>
+#include <fusedops/functor/save.cuh>
 #include <fusedops/row/staging.cuh>
 
 namespace fusedops {
@@ -19,7 +22,10 @@ namespace detail {
 struct NoRing {
   template <class Row>
   __device__ __forceinline__ void fetch(const Row&, uint32_t, bool) {}
+  template <class Row>
+  __device__ __forceinline__ void fetch_joining(const Row&, uint32_t, bool) {}
   __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void wait_for_joining() {}
   template <class LoadT, class Row>
   __device__ __forceinline__ const LoadT& load(const LoadT& load, const Row&) const {
     return load;
@@ -35,8 +41,21 @@ struct NoRing {
   __device__ __forceinline__ void next() {}
 };
 
-/// kStages rows of a block. x and the gradient of y have whole aligned packs of 16 bytes; the kept
-/// numbers of a row may lie anywhere in such words. All threads of the block make the same calls.
+/// The functor that adds the gradient of a stream, if that is the LOAD of a backward pass.
+template <class LoadT>
+struct Joining {
+  using View = Absent;
+  static constexpr int kBytes = 0;
+};
+template <class Source, class Upstream>
+struct Joining<Load<Source, Joined<Upstream>>> {
+  using View = Upstream;
+  static constexpr int kBytes = sizeof(typename Upstream::Element);
+};
+
+/// kStages rows of a block. x and the gradients have whole aligned packs of 16 bytes; the kept
+/// numbers of a row may lie anywhere in such words. All threads of the block make the same calls. The
+/// gradient of a stream is read after the reduction, so its place is free one row later.
 template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept>
 class Ring {
   using X = typename decltype(LoadT::source)::Element;
@@ -47,13 +66,17 @@ class Ring {
   static constexpr int kNumber = sizeof(typename Op::Compute);
   static constexpr int kOfKept =
       Op::kKept == 0 ? 0 : (Op::kKept * kNumber + 2 * kWord - kNumber - 1) / kWord * kWord;
-  static constexpr int kStage = kOfX + kOfDy;
+  using JoiningView = typename Joining<LoadT>::View;
+  static constexpr bool kJoins = Joining<LoadT>::kBytes > 0;
+  static constexpr int kOfJoining = Schedule::kTile * Joining<LoadT>::kBytes;
+  static constexpr int kStage = kOfX + kOfDy + kOfJoining;
   static constexpr int kLine = 128;  // the alignment of the copies: others write two lines for one
-  static_assert(kStage % kLine == 0 && kOfX % kLine == 0, "warps have whole packs of 16 bytes");
+  static_assert(kStage % kLine == 0 && kOfX % kLine == 0 && kOfDy % kLine == 0,
+                "warps have whole packs of 16 bytes");
   static_assert(
       Schedule::Storage::kOneTile && Schedule::kGroups > 1,
       "a block has its share of a row whole, and a barrier of the block in its reduction");
-  static_assert(!LoadT::kComputes, "functors of a LOAD read x again after the reduction");
+  static_assert(!LoadT::kComputes || kJoins, "functors of a LOAD read x again after the reduction");
 
  public:
   static constexpr int kBytes = kStages * (kStage + kOfKept) + kLine - kWord;
@@ -63,7 +86,7 @@ class Ring {
       : load_(load), upstream_(upstream), kept_(kept), begin_(begin), end_(end) {
     if (threadIdx.x == 0) {
       FUSEDOPS_UNROLL
-      for (int i = 0; i < kStages; ++i) barriers()[i].make();
+      for (int i = 0; i < kStages * (1 + kJoins); ++i) barriers()[i].make();
       Barrier::made();
     }
     __syncthreads();
@@ -77,11 +100,10 @@ class Ring {
     const int stage = static_cast<int>(turn % kStages);
     Barrier& full = barriers()[stage];
     char* to = place(stage);
-    const uint32_t columns = begin_ < end_ ? end_ - begin_ : 0;
-    const uint32_t of_x = columns * sizeof(X), of_dy = columns * sizeof(Dy);
+    const uint32_t of_x = columns() * sizeof(X), of_dy = columns() * sizeof(Dy);
     const Words kept = words_of(row);
     full.expect(of_x + of_dy + kept.bytes);
-    if (columns > 0) {
+    if (columns() > 0) {
       fetch_words(to, load_.source.begin(row) + begin_, of_x, full);
       fetch_words(to + kOfX, upstream_.begin(row) + begin_, of_dy, full);
     }
@@ -90,13 +112,37 @@ class Ring {
     }
   }
 
-  /// Waits until the row is there.
+  /// The same for the gradient of the stream. The row that was in its place is done.
+  template <class Row>
+  __device__ __forceinline__ void fetch_joining(const Row& row, uint32_t turn, bool mine) {
+    if constexpr (kJoins) {
+      if (threadIdx.x != 0 || !mine) return;
+      const int stage = static_cast<int>(turn % kStages);
+      Barrier& full = barriers()[kStages + stage];
+      const uint32_t bytes = columns() * Joining<LoadT>::kBytes;
+      full.expect(bytes);
+      if (bytes == 0) return;
+      const auto* from = load_.chain.first.upstream.begin(row) + begin_;
+      fetch_words(place(stage) + kOfX + kOfDy, from, bytes, full);
+    }
+  }
+
+  /// Waits until the row is there, and until the gradient of the stream is.
   __device__ __forceinline__ void wait() { barriers()[stage_].wait(parity_); }
+  __device__ __forceinline__ void wait_for_joining() {
+    if constexpr (kJoins) barriers()[kStages + stage_].wait(parity_);
+  }
 
   /// What reads the row from shared memory, in place of the LOAD and of the other views.
   template <class Row>
   __device__ __forceinline__ auto load(const LoadT& load, const Row&) const {
-    return load.from(staged<decltype(LoadT::source)>(place(stage_)));
+    const auto x = staged<decltype(LoadT::source)>(place(stage_));
+    if constexpr (kJoins) {
+      const auto joining = staged<JoiningView>(place(stage_) + kOfX + kOfDy);
+      return Load<decltype(x), Joined<decltype(joining)>>{x, {{joining}, {}}};
+    } else {
+      return load.from(x);
+    }
   }
   template <class Row>
   __device__ __forceinline__ auto upstream(const Upstream&, const Row&) const {
@@ -138,6 +184,8 @@ class Ring {
     }
   }
 
+  __device__ __forceinline__ uint32_t columns() const { return begin_ < end_ ? end_ - begin_ : 0; }
+
   /// `memory` holds the columns from the block's first on.
   template <class View>
   __device__ __forceinline__ auto staged(char* memory) const {
@@ -153,7 +201,7 @@ class Ring {
     return place(kStages) + stage * kOfKept;
   }
   __device__ __forceinline__ static Barrier* barriers() {
-    __shared__ Barrier full[kStages];
+    __shared__ Barrier full[kStages * (1 + kJoins)];
     return full;
   }
 

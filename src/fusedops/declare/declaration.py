@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -219,10 +220,9 @@ class Declaration(Operator):
         if self.has_result and not any(f.masks for f in self.load):
             ends.append(((self.store if self.reduces else self.functors)[::-1], "y"))
         for chain, like in ends:
-            for functor in chain:
-                if functor.shares_gradient is None:
-                    break
-                found.setdefault(functor.shares_gradient, like)
+            for functor in itertools.takewhile(lambda one: one.passes_gradient, chain):
+                if functor.shares_gradient is not None:
+                    found.setdefault(functor.shares_gradient, like)
         uses = [name for functor in self.functors for name in functor.gradients()]
         return {name: like for name, like in found.items() if uses.count(name) == 1}
 

@@ -160,9 +160,15 @@ class Functor:
     def shares_gradient(self) -> str | None:
         """The operand whose gradient is that of the functor's result, as the value's is, or None.
 
-        Where such an operand has x's dtype and shape, one tensor is the gradient of both.
+        Where such an operand has x's dtype and shape, one tensor is the gradient of both. Functors
+        whose operand seldom has, such as a bias, only say that they add it (`adds`).
         """
-        return self.adds
+        return None
+
+    @property
+    def passes_gradient(self) -> bool:
+        """Whether the gradient of the value is that of the result: it adds an operand, or saves."""
+        return self.adds is not None or self.shares_gradient is not None
 
     @property
     def has_added(self) -> str | None:

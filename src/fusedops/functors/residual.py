@@ -174,6 +174,10 @@ class Save(_Output):
     def saves(self) -> Stream:
         return Stream(self.name, dtype=self.dtype)
 
+    @property
+    def passes_gradient(self) -> bool:
+        return True
+
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return chain.save(self.name, x)
 

@@ -233,6 +233,12 @@ def _rows_ahead(tile: Schedule) -> str:
     return "".join(f", {str(one).lower()}" for one in flags) if any(flags) else ""
 
 
+def _load_of_ring(members: Members) -> list[Member]:
+    """The members of the LOAD of a backward pass whose rows bulk copies bring."""
+    x = [one for one in members if one.name == "x"]
+    return x + of_side(members, "functor", "load")
+
+
 def _shared_memory_checks(tile: Schedule, members: Members) -> str:
     """Assertions that the headers use as much shared memory as the schedule reserves."""
     checks = []
@@ -243,7 +249,8 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         checks.append((f"{of_rows} == {tile.shared_bytes}", "row/staging.cuh"))
     elif tile.ring_bytes:
         types = ", ".join(f"decltype(Arguments::{name})" for name in ("upstream", "kept"))
-        types = f"decltype(Arguments::op), Load<decltype(Arguments::x)>, {types}"
+        load = ", ".join(f"decltype(Arguments::{one.name})" for one in _load_of_ring(members))
+        types = f"decltype(Arguments::op), Load<{load}>, {types}"
         of = f"{tile.stages}, {tile.cpp}, {types}"
         checks.append(
             (f"fusedops::detail::Ring<{of}>::kBytes == {tile.ring_bytes}", "row/ring.cuh")

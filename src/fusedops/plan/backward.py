@@ -78,6 +78,21 @@ class Backward:
         self.forms = wanted.forms
         self.dtype = bound.x.dtype
         self.from_result = wanted.needed.result
+        self.from_stream = self._from_stream()
+
+    def _from_stream(self) -> str | None:
+        """The saved stream that is the row, if its gradient and that of x are one.
+
+        The LOAD then only adds to x and saves the sum, and no gradient of what it adds is wanted.
+        """
+        load, wanted = self.bound.load, self.wanted
+        last = load[-1].saves if load else None
+        if last is None or last.name not in wanted.joining or wanted.needed.x:
+            return None
+        if any(one.side == "load" for one in wanted.occurrences):
+            return None
+        passes = all(one.passes_gradient for one in load)
+        return last.name if passes and not any(one.saves for one in load[:-1]) else None
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors:
         """What the kernel reads by keyword, and what it writes.
@@ -129,7 +144,14 @@ class Backward:
         self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
     ) -> tuple[Schedule | None, str]:
         """The schedule of a GPU or None, and the storage of a row."""
-        return backward_schedule(self.bound, outline, geometry, target, self.wanted, reading)
+        return self._scheduled(geometry, outline, target, reading)
+
+    def _scheduled(
+        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading, **known: Any
+    ) -> tuple[Schedule | None, str]:
+        """`backward_schedule`, with what is known of the tensors."""
+        given = self.bound, outline, geometry, target, self.wanted, reading
+        return backward_schedule(*given, starts=self.from_stream is not None, **known)
 
     def settled(self, call: Call) -> Call:
         """Cut the rows into slices, and choose where the gradients of operands are summed."""
@@ -153,19 +175,23 @@ class Backward:
         Where the tensors do not allow that, or every slice has one row, it is another schedule.
         """
         tile: Schedule | None = call.tile
-        gpu, x, dy = call.target.gpu, call.views.get("x"), call.views.get(("upstream",))
-        if tile is None or gpu is None or not tile.launch.ring_stages or dy is None:
+        gpu, stream = call.target.gpu, self.from_stream
+        read: list[Any] = ["x" if stream is None else saved_name(stream), ("upstream",)]
+        read += [] if stream is None else [joining_name(stream)]
+        if tile is None or gpu is None or not tile.launch.ring_stages or read[1] not in call.views:
             return tile
         if not self.op.reduces:
             return tile
-        sizes = self.bound.x.element_size(), self.dy.element_size()
         found = None
         assert isinstance(tile.features, BackwardFeatures)
-        if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and x is not None:
-            dense = all(view.placed[1:] == (1, 1) for view in (x, dy))
-            whole = (x.width * sizes[0], dy.width * sizes[1]) == (STAGED_WORD, STAGED_WORD)
+        there = all(key in call.views for key in read)
+        if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and there:
+            sizes = [call.parts[key].dtype.itemsize for key in read]
+            views = [call.views[key] for key in read]
+            dense = all(view.placed[1:] == (1, 1) for view in views)
+            words = [view.width * size for view, size in zip(views, sizes, strict=True)]
             several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
-            if dense and whole and several:
+            if dense and {*words} == {STAGED_WORD} and several:
                 found = with_ring(tile, gpu, sizes, self.op.kept)
         if found is not None:
             return found
@@ -173,9 +199,8 @@ class Backward:
 
     def _chosen(self, call: Call, **known: Any) -> Schedule | None:
         """The schedule of the row, with what is known of its tensors (`backward_schedule`)."""
-        outline, geometry, target, reading = call.outline, call.geometry, call.target, call.reading
-        given = self.bound, outline, geometry, target, self.wanted, reading
-        return backward_schedule(*given, **known)[0]
+        given = call.geometry, call.outline, call.target, call.reading
+        return self._scheduled(*given, **known)[0]
 
     def results(self, call: Call) -> Results:
         """The gradients: that of x, then those of operands."""

@@ -67,6 +67,7 @@ def backward_schedule(
     reading: Reading,
     aligned: bool = True,
     sharing: int = MOST,
+    starts: bool = False,
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
@@ -79,6 +80,7 @@ def backward_schedule(
         reading: How the call is read where its shapes leave that open.
         aligned: Whether bulk copies can read x and the gradient of y, as far as is known.
         sharing: The number of rows that a thread can have at a time (plan/abreast.py).
+        starts: Whether a saved stream takes the place of the LOAD (`Backward.from_stream`).
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -127,7 +129,7 @@ def backward_schedule(
         forced.backward,
         # Functors of a LOAD may read x again, after a later row has taken its place. A STORE with
         # others than parameters was not measured.
-        aligned and not bound.load and all(one.channel_operands for one in bound.store),
+        aligned and (starts or not bound.load) and all(one.channel_operands for one in bound.store),
     )
     return chosen, chosen.storage
 

@@ -51,6 +51,7 @@ class Forward:
     entry = "forward"
     product = info = ""
     gradient = from_result = in_order = False
+    from_stream: str | None = None
 
     def __init__(
         self, bound: Bound, single: bool = False, shape: Sequence[int] | None = None

@@ -14,7 +14,7 @@ from fusedops.generate.source import Member, Purpose
 from fusedops.generate.views import Number, View
 from fusedops.plan.placing import row_maps
 from fusedops.plan.planned import Call, Results
-from fusedops.plan.saved_tensors import RESULT
+from fusedops.plan.saved_tensors import RESULT, saved_name
 from fusedops.schedule import Schedule
 
 
@@ -27,6 +27,8 @@ def written(call: Call, results: Results) -> tuple[list[Member], ArgumentWriter]
     }
     if one.from_result:
         operands["x"] = views[RESULT]
+    elif one.from_stream is not None:
+        operands["x"] = views[saved_name(one.from_stream)]
     for name, value in bound.operands.items():
         if not isinstance(value, Tensor):
             operands[name] = Number(slots[name], isinstance(value, int))
@@ -79,7 +81,12 @@ def _declared(call: Call, write: ArgumentWriter) -> list[Member]:
     operator = f"FromResult<{operator}>" if one.from_result else operator
     members.append(Member(operator, "op", purpose))
     members.append(Member(write.operand("x"), "x"))
-    for side, chain in bound.chains.items():
+    chains = dict(bound.chains)
+    if one.from_stream is not None:
+        chains["load"] = ()
+        joining = write.output_gradient(one.from_stream)
+        members.append(Member(f"Joined<{joining}>", "load0", "functor", "load", 0))
+    for side, chain in chains.items():
         for index, functor in enumerate(chain):
             write.dropout_slot = bound.dropout_slots.get((side, index), -1)
             drawn = write.dropout_slot >= 0 and write.drawn_in_memory

@@ -61,6 +61,7 @@ class Pass(Protocol):
         forms: What is known of its arguments whatever the sizes (`plan.planner`).
         gradient: Whether the operator's gradient takes the place of the operator.
         from_result: Whether y takes the place of x in that.
+        from_stream: The saved stream that takes the place of the LOAD in that, or None.
         in_order: Whether rows are visited in the order of the tensor, as those of a product.
     """
 
@@ -74,6 +75,7 @@ class Pass(Protocol):
     forms: dict[Any, Any]
     gradient: bool
     from_result: bool
+    from_stream: str | None
     in_order: bool
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:

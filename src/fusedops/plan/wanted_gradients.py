@@ -108,7 +108,7 @@ class WantedGradients:
         lookups: The results that are gradients of tables, by their places among all.
         of_statistics: The keywords of the gradients of row statistics.
         places: The index among the results of x's gradient, then of each operand's in the order of
-            `op.slots`; None where there is none.
+            `op.slots`; None where there is none, in `picks` -1.
         results: The key of each result among the tensors: ("to",) of x, else the use of the
             operand.
         numbers: The slot number of each keyword of a backward call, counted from 1.
@@ -143,6 +143,7 @@ class WantedGradients:
         self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
         self.places = [at.get(name) for name in ("x", *op.slots)]
+        self.picks = [-1 if place is None else place for place in self.places]
         keywords = [KEPT, "x", *op.slots]
         keywords += [saved_name(name) for name in op.saves]
         keywords += [joining_name(name) for name in op.joining]

@@ -77,6 +77,7 @@ class ProductPass:
     """
 
     gradient = from_result = False
+    from_stream: str | None = None
     in_order = True
 
     def __init__(self, bound: Bound, dtype: torch.dtype, tiling: ProductTiling) -> None:

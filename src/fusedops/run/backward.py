@@ -25,7 +25,6 @@ __all__ = [
     "Saved",
     "gradients_once",
     "run_backward",
-    "shared_at_once",
     "shared_gradients",
 ]
 
@@ -131,9 +130,12 @@ def run_backward(
         dy = torch.zeros((), dtype=dtype, device=kept.device).expand(shape)
     from_result = RESULT in arguments
     in_place = in_place and _may_be_written(arguments["x"])
-    of_y = incoming[0] if first else None
-    shared = shared_at_once(source, wanted, arguments, of_y) if shares else {}
-    wanted = wanted.difference(shared)
+    shared: dict[str, str] = {}
+    if shares and not in_place and source.sharing_gradients:
+        of_y = incoming[0] if first else None
+        arriving = None if of_y is None else of_y.dtype
+        shared = shared_gradients(source, wanted, arguments, arriving)
+        wanted = wanted.difference(shared)
     key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
     gradient_op: Gradient | None = source.gradients.get(key)
     if gradient_op is None:
@@ -143,55 +145,45 @@ def run_backward(
         x = arguments["x"]
         torch.autograd.graph.increment_version(x)
         found = _summed(gradient_op, results[: len(gradient_op.names)], arguments, len(shape))
-        found["x"] = x.detach()
-    elif gradient_op.loose:
+        return (x.detach(), *[found.get(name) for name in op.slots])
+    if gradient_op.loose:
         found = _summed(gradient_op, results, arguments, len(shape))
-    elif source is op and not shared:
-        return tuple([None if k is None else results[k] for k in gradient_op.places])
-    else:
-        places = zip(("x", *source.slots), gradient_op.places, strict=True)
-        found = {name: results[k] for name, k in places if k is not None}
+        found.update((name, found["x"] if like == "x" else dy) for name, like in shared.items())
+        return (found.get("x"), *[found.get(name) for name in op.slots])
+    made = [*results, None]
+    if source is op and not shared:
+        return tuple(map(made.__getitem__, gradient_op.picks))
+    order = ("x", *op.slots)
+    picks = dict.fromkeys(order, -1)
+    picks.update(zip(("x", *source.slots), gradient_op.picks, strict=True))
     for name, like in shared.items():
-        one = found["x"] if like == "x" else incoming[0]
-        assert one is not None
-        found[name] = one
-    return tuple([found.get(name) for name in ("x", *op.slots)])
+        picks[name] = picks["x"] if like == "x" else len(made)
+    return tuple(map([*made, dy, None].__getitem__, map(picks.__getitem__, order)))
 
 
 def shared_gradients(
-    op: Runnable, wanted: frozenset[str], like_x: Callable[[str], bool], of_y: bool
+    op: Any, wanted: frozenset[str], arguments: Mapping[str, Any], dy: torch.dtype | None
 ) -> dict[str, str]:
     """The operands whose gradient is another tensor that there is: "x" for x's, "y" for that of y.
 
     Args:
         op: The op that is differentiated.
         wanted: The names whose gradients are wanted. A kernel makes one of them at least.
-        like_x: Whether an operand has x's dtype and shape.
-        of_y: Whether a gradient of y comes in, in x's dtype.
+        arguments: x and the operands, or the dtype and shape of each.
+        dy: The dtype of the gradient of y; None where none comes in.
     """
-    able = op.sharing_gradients
-    if not able or wanted.isdisjoint(able) or wanted.issubset(able):
-        return {}
-    there = {"x": "x" in wanted, "y": of_y}
-    return {
-        name: like for name, like in able.items() if name in wanted and there[like] and like_x(name)
-    }
-
-
-def shared_at_once(
-    op: Any, wanted: frozenset[str], arguments: Mapping[str, Any], dy: Tensor | None
-) -> dict[str, str]:
-    """`shared_gradients` of a backward call with these arguments."""
-    if not op.sharing_gradients:
-        return {}
-    x = described(arguments["x"])
-    of_y = dy is not None and dy.dtype is x[0]
-    return shared_gradients(op, wanted, lambda name: described(arguments[name]) == x, of_y)
-
-
-def described(value: Any) -> tuple[torch.dtype, Any]:
-    """Dtype and shape of a tensor, or of one that is described by them already."""
-    return value if isinstance(value, tuple) else (value.dtype, value.shape)
+    found: dict[str, str] = {}
+    if wanted.issubset(op.sharing_gradients):
+        return found
+    x = arguments["x"]
+    like = x if type(x) is tuple else (x.dtype, x.shape)
+    there = {"x": "x" in wanted, "y": dy is like[0]}
+    for name, whose in op.sharing_gradients.items():
+        if name in wanted and there[whose]:
+            one = arguments[name]
+            if like == (one if type(one) is tuple else (one.dtype, one.shape)):
+                found[name] = whose
+    return found
 
 
 def _summed(
@@ -205,7 +197,7 @@ def _summed(
     targets: dict[str, torch.dtype] = {}
     for place, (name, result) in enumerate(zip(gradient.names, results, strict=True)):
         value = arguments[name]
-        dtype, shape = described(value)
+        dtype, shape = value if isinstance(value, tuple) else (value.dtype, value.shape)
         if (lookup := gradient.lookups.get(place)) is not None:
             result = of_table(result, arguments[lookup.indices], lookup, shape, rank)
         if result.shape != shape:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fusedops.bind.bind import KEPT
 from fusedops.plan.saved_tensors import RESULT, joining_name, reads_result
 from fusedops.run.autograd import drawn_for, named, options_of
-from fusedops.run.backward import Saved, gradients_once, shared_at_once
+from fusedops.run.backward import Saved, gradients_once, shared_gradients
 from fusedops.run.contiguous import reduces_several
 from fusedops.run.recipe import recipe_of
 
@@ -156,7 +156,8 @@ def _resume(
     results = gradients_once(note, (kept[1], *[one for _, one in saved]), incoming)
     arrived = [at for at, one in enumerate(incoming) if at and one is not None]
     joining = [op.outputs[at] for at in arrived]
-    shared = shared_at_once(op, wanted, given, incoming[0] if op.has_result else None)
+    of_y = incoming[0] if op.has_result else None
+    shared = shared_gradients(op, wanted, given, None if of_y is None else dtype)
     gradient = op.gradients.get((wanted.difference(shared), RESULT in given, *joining))
     if gradient is not None and op.differentiated is op and not gradient.loose:
         keywords = (*names, *map(joining_name, joining))

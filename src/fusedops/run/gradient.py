@@ -39,7 +39,7 @@ from fusedops.plan.saved_tensors import (
     saved_name,
 )
 from fusedops.plan.wanted_gradients import WantedGradients
-from fusedops.run.backward import shared_at_once
+from fusedops.run.backward import shared_gradients
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import flags_of
 
@@ -252,8 +252,8 @@ def sharing(bound: Bound, wanted: frozenset[str]) -> dict[str, str]:
     """The `shared_gradients` of a call whose y has a gradient."""
     op, given = bound.differentiated.op, {"x": bound.x, **bound.operands}
     tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}
-    dy = _output(bound, "y") if op.has_result else None
-    return shared_at_once(op, wanted & tensors.keys(), tensors, dy)
+    dy = bound.output_dtype("y") if op.has_result else None
+    return shared_gradients(op, wanted & tensors.keys(), tensors, dy)
 
 
 def described(

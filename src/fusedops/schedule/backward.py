@@ -11,6 +11,7 @@ the tables are of one H200, in percent of the ceiling.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fusedops.schedule.architectures import Gpu
@@ -306,14 +307,14 @@ def _features(
 
 
 def with_ring(
-    schedule: Schedule, gpu: Gpu, element_bytes: tuple[int, int], kept: int
+    schedule: Schedule, gpu: Gpu, element_bytes: Sequence[int], kept: int
 ) -> Schedule | None:
     """The schedule with a ring of rows in shared memory (row/ring.cuh); None if it has no room.
 
     Args:
         schedule: A schedule from `choose_gradient` whose launch has such a ring.
         gpu: The facts of the GPU.
-        element_bytes: The itemsizes of x and of the gradient of y.
+        element_bytes: The itemsizes of the tensors of x's size that it brings.
         kept: How many numbers the forward pass has kept of a row.
     """
     size, stages = schedule.compute_bytes, schedule.launch.ring_stages

@@ -248,14 +248,14 @@ def _shared(
         return {}
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    def like_x(name: str) -> bool:
-        one = known[name]
-        if one.dtype is not x.dtype or one.dim() != x.dim() or _placed(one) != _placed(x):
-            return False
-        return all(statically_known_true(a == b) for a, b in zip(one.shape, x.shape, strict=True))
+    def described(one: Tensor) -> tuple[torch.dtype, bool]:
+        sizes = zip(one.shape, x.shape, strict=False)
+        same = one.dim() == x.dim() and _placed(one) == _placed(x)
+        return one.dtype, same and all(statically_known_true(a == b) for a, b in sizes)
 
     x = known["x"]
-    return shared_gradients(op, wanted, like_x, dtype is x.dtype and _placed(x) is None)
+    arguments = {name: described(one) for name, one in known.items()}
+    return shared_gradients(op, wanted, arguments, None if _placed(x) is not None else dtype)
 
 
 def _placed(tensor: Tensor) -> Any:
