@@ -21,25 +21,35 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// A tile of kRows rows of x and kCols of w, 64 for each warpgroup that multiplies, and the blocks that
-/// share its K. Rows and columns beyond the product are zeros, which the copies fill in.
+/// A tile of up to kRows rows of x and kCols of w, up to 64 for each warpgroup that multiplies, and the
+/// blocks that share its K. Each tile has as many rows of x, and copies no others. What the memory of
+/// the others holds is multiplied as well: rows of a product are independent, and no one reads theirs.
 template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, Major kMajor_ = Major::kK>
 struct FewRows {
   using T = T_;
   static constexpr int kRows = kRows_, kCols = kCols_, kStages = kStages_, kSplit = kSplit_;
   static constexpr Major kMajor = kMajor_;
+  static constexpr int kWarpgroups = (kCols + 63) / 64;
   /// The threads that multiply, and then run the STORE; one warp more produces.
-  static constexpr int kWorkers = kCols / 64 * 128, kThreads = kWorkers + 32;
-  using Sums = float[kRows / 2];
+  static constexpr int kWorkers = kWarpgroups * 128, kThreads = kWorkers + 32;
+  /// Instructions beside each other, of up to 128 rows of x.
+  static constexpr int kAcross = (kRows + 127) / 128, kRowsEach = kRows / kAcross;
+  using Sums = float[kAcross][kRowsEach / 2];
 
   /// The sums of 64 columns in shared memory: rows of x, so far apart that no bank is written twice.
-  static constexpr int kPitch = 64 + 4, kBytesSums = kCols / 64 * kRows * kPitch * 4;
-  /// The rows of x of which a block runs the STORE. A thread has a pack of every kApart-th one.
+  static constexpr int kPitch = 64 + 4, kBytesSums = kWarpgroups * kRows * kPitch * 4;
+  /// The rows of x of which a block runs the STORE, at most. A thread has a pack of every kApart-th one.
   static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
-  static constexpr int kMine = kRows / kSplit, kPacks = (kMine + kApart - 1) / kApart;
+  static constexpr int kMine = (kRows + kSplit - 1) / kSplit;
+  static constexpr int kPacks = (kMine + kApart - 1) / kApart;
+  /// Of so many packs a thread reads the operands ahead: registers do not spill.
+  static constexpr int kAhead = kPacks < 8 ? kPacks : 8;
 
-  struct Ring : Stages<kStages, (kCols + kRows) * kStageK * 2, 0> {
-    static constexpr int kBytesW = kCols * kStageK * 2, kBytes = (kCols + kRows) * kStageK * 2;
+  struct Ring : Stages<kStages, (kWarpgroups * 64 + kRows) * kStageK * 2, 0> {
+    static constexpr int kBytesW = kWarpgroups * 64 * kStageK * 2;
+    static constexpr int kBytes = kBytesW + kRows * kStageK * 2;
+    /// The bytes of w that the copies bring: MN-major boxes have 64 columns.
+    static constexpr int kCopiedW = kMajor == Major::kK ? kCols * kStageK * 2 : kBytesW;
     static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
 
     using Base = Stages<kStages, kBytes, 0>;
@@ -60,22 +70,27 @@ struct FewRows {
     wgmma_fence();
     FUSEDOPS_UNROLL
     for (int k = 0; k < kStageK / 16; ++k) {
-      wgmma<T, kMajor, Major::kK>(sums, w + k * kNext, x + k * 2, adds || k > 0);
+      FUSEDOPS_UNROLL
+      for (int a = 0; a < kAcross; ++a) {
+        wgmma<T, kMajor, Major::kK>(sums[a], w + k * kNext,
+                                    x + a * (kRowsEach * kStageK * 2 / 16) + k * 2, adds || k > 0);
+      }
     }
     wgmma_commit();
   }
 };
 
-/// What a block has to do: a tile, and the stages of its part of K.
+/// What a block has to do: a tile, which has `tall` rows of x, and the stages of its part of K.
 struct Part {
-  int row, col, first, last;
+  int row, tall, col, first, last;
 };
 template <class Tiling>
 __device__ __forceinline__ Part part_of(int rows, int k) {
   const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
   const int tile = blockIdx.x / Tiling::kSplit, rank = blockIdx.x % Tiling::kSplit;
   const int stages = stages_of(k), column = tile / across;
-  return {(tile - column * across) * Tiling::kRows, column * Tiling::kCols,
+  const int tall = (rows + across - 1) / across;  // FewRowsTiling.fitted in architectures.py
+  return {(tile - column * across) * tall, tall, column * Tiling::kCols,
           stages * rank / Tiling::kSplit, stages * (rank + 1) / Tiling::kSplit};
 }
 
@@ -88,7 +103,7 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
     StageBarrier& barrier = ring.full[at.stage];
     char* to = ring.stages + at.stage * Tiling::Ring::kBytes;
     ring.empty[at.stage].wait_alone(at.parity ^ 1);
-    barrier.expect(Tiling::Ring::kBytes);
+    barrier.expect(Tiling::Ring::kCopiedW + part.tall * kStageK * 2);
     if constexpr (Tiling::kMajor == Major::kK) {
       copy_box(w, barrier, to, step * kStageK, part.col, OneProduct{});
     } else {
@@ -105,7 +120,8 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
 template <class Tiling>
 __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int steps, int nth) {
   typename Tiling::Sums sums;
-  set_zero(sums);
+  FUSEDOPS_UNROLL
+  for (int a = 0; a < Tiling::kAcross; ++a) set_zero(sums[a]);
   StageIndex<Tiling::kStages> at;
   int before = 0;
   auto release = [&] {
@@ -120,17 +136,21 @@ __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int s
     at.next();
   }
   wgmma_wait<0>();
-  wgmma_keep(sums);
+  FUSEDOPS_UNROLL
+  for (int a = 0; a < Tiling::kAcross; ++a) wgmma_keep(sums[a]);
   // Others may still multiply what the sums are written over.
   asm volatile("bar.sync 1, %0;" ::"n"(Tiling::kWorkers) : "memory");
   // A thread has two neighbouring rows of x for one row of w, and for the one 8 further.
   const int lane = lane_of_warp(), warp = threadIdx.x / 32 % 4;
   float* to = reinterpret_cast<float*>(ring.stages) + nth * (Tiling::kRows * Tiling::kPitch) +
               lane % 4 * 2 * Tiling::kPitch + warp * 16 + lane / 4;
+  constexpr int kEights = Tiling::kRowsEach / 8;
   FUSEDOPS_UNROLL
   for (int j = 0; j < Tiling::kRows / 8; ++j) {
     FUSEDOPS_UNROLL
-    for (int i = 0; i < 4; ++i) to[(j * 8 + i % 2) * Tiling::kPitch + i / 2 * 8] = sums[j * 4 + i];
+    for (int i = 0; i < 4; ++i) {
+      to[(j * 8 + i % 2) * Tiling::kPitch + i / 2 * 8] = sums[j / kEights][j % kEights * 4 + i];
+    }
   }
 }
 
@@ -180,39 +200,45 @@ __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilog
   const auto added = bias_of(epilogue);
   constexpr bool kAdds = decltype(added)::kAny;
   const int thread = threadIdx.x, nth = thread / Tiling::kLanes, lane = thread % Tiling::kLanes;
-  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * Tiling::kMine;
+  const int mine = (part.tall + Tiling::kSplit - 1) / Tiling::kSplit;
+  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * mine;
+  const int end = min(min(own + mine, part.tall), static_cast<int>(rows.count) - part.row);
   const int col = part.col + lane * kPack;
-  const bool works = thread < Tiling::kWorkers && col < n;
+  const bool works = nth < Tiling::kApart && col < n;
   uint4 bias = {};  // read ahead, as other operands are
   if constexpr (kAdds) {
     if (works) bias = bit_cast<uint4>(read_input<kPack>(added.at(col)));
   }
-  Packs<typename Rows::Index, 1> packs[Tiling::kPacks];
-  bool has[Tiling::kPacks];
-  FUSEDOPS_UNROLL
-  for (int p = 0; p < Tiling::kPacks; ++p) {
-    const int below = p * Tiling::kApart + nth, row = part.row + own + below;
-    has[p] = works && below < Tiling::kMine && row < static_cast<int>(rows.count);
-    packs[p].rows[0] = rows.index(has[p] ? row : 0);
-    packs[p].col = has[p] ? col : 0;
-    if (has[p]) epilogue.issue(packs[p]);
-  }
-  __syncwarp();
-  if constexpr (kAlone) {
-    __syncthreads();
-  } else {
-    cluster_arrive_released();
-    cluster_wait();
-  }
   const uint32_t sums =
       detail::shared_address(ring.stages) +
       ((lane / 8 * Tiling::kRows + own + nth) * Tiling::kPitch + lane % 8 * kPack) * 4;
-  FUSEDOPS_UNROLL
-  for (int p = 0; p < Tiling::kPacks; ++p) {
-    if (!has[p]) continue;
-    join<Tiling>(packs[p].values[0], sums + p * Tiling::kApart * Tiling::kPitch * 4);
-    add_and_round<kAdds, T>(packs[p].values[0], bias);
-    epilogue.run(packs[p]);
+  for (int first = 0; first < Tiling::kPacks; first += Tiling::kAhead) {
+    Packs<typename Rows::Index, 1> packs[Tiling::kAhead];
+    bool has[Tiling::kAhead];
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < Tiling::kAhead; ++p) {
+      const int below = own + (first + p) * Tiling::kApart + nth;
+      has[p] = works && below < end;
+      packs[p].rows[0] = rows.index(has[p] ? part.row + below : 0);
+      packs[p].col = has[p] ? col : 0;
+      if (has[p]) epilogue.issue(packs[p]);
+    }
+    if (first == 0) {
+      __syncwarp();
+      if constexpr (kAlone) {
+        __syncthreads();
+      } else {
+        cluster_arrive_released();
+        cluster_wait();
+      }
+    }
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < Tiling::kAhead; ++p) {
+      if (!has[p]) continue;
+      join<Tiling>(packs[p].values[0], sums + (first + p) * (Tiling::kApart * Tiling::kPitch * 4));
+      add_and_round<kAdds, T>(packs[p].values[0], bias);
+      epilogue.run(packs[p]);
+    }
   }
   if constexpr (!kAlone) {
     __syncwarp();
