@@ -21,9 +21,10 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// A tile of up to kRows rows of x and kCols of w, up to 64 for each warpgroup that multiplies, and the
-/// blocks that share its K. Each tile has as many rows of x, and copies no others. What the memory of
-/// the others holds is multiplied as well: rows of a product are independent, and no one reads theirs.
+/// A tile with room for kRows rows of x, kCols rows of w, up to 64 for each warpgroup that multiplies, and
+/// the blocks that share its K. All tiles have the same number of rows of x, and copy no others. Whatever
+/// lies where the others would be is multiplied as well, NaN or not: no row of a product changes another,
+/// and nobody reads these.
 template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, Major kMajor_ = Major::kK>
 struct FewRows {
   using T = T_;
@@ -32,9 +33,7 @@ struct FewRows {
   static constexpr int kWarpgroups = (kCols + 63) / 64;
   /// The threads that multiply, and then run the STORE; one warp more produces.
   static constexpr int kWorkers = kWarpgroups * 128, kThreads = kWorkers + 32;
-  /// Instructions beside each other, of up to 128 rows of x.
-  static constexpr int kAcross = (kRows + 127) / 128, kRowsEach = kRows / kAcross;
-  using Sums = float[kAcross][kRowsEach / 2];
+  using Sums = float[kRows / 2];
 
   /// The sums of 64 columns in shared memory: rows of x, so far apart that no bank is written twice.
   static constexpr int kPitch = 64 + 4, kBytesSums = kWarpgroups * kRows * kPitch * 4;
@@ -70,11 +69,7 @@ struct FewRows {
     wgmma_fence();
     FUSEDOPS_UNROLL
     for (int k = 0; k < kStageK / 16; ++k) {
-      FUSEDOPS_UNROLL
-      for (int a = 0; a < kAcross; ++a) {
-        wgmma<T, kMajor, Major::kK>(sums[a], w + k * kNext,
-                                    x + a * (kRowsEach * kStageK * 2 / 16) + k * 2, adds || k > 0);
-      }
+      wgmma<T, kMajor, Major::kK>(sums, w + k * kNext, x + k * 2, adds || k > 0);
     }
     wgmma_commit();
   }
@@ -120,8 +115,7 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
 template <class Tiling>
 __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int steps, int nth) {
   typename Tiling::Sums sums;
-  FUSEDOPS_UNROLL
-  for (int a = 0; a < Tiling::kAcross; ++a) set_zero(sums[a]);
+  set_zero(sums);
   StageIndex<Tiling::kStages> at;
   int before = 0;
   auto release = [&] {
@@ -136,21 +130,17 @@ __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int s
     at.next();
   }
   wgmma_wait<0>();
-  FUSEDOPS_UNROLL
-  for (int a = 0; a < Tiling::kAcross; ++a) wgmma_keep(sums[a]);
+  wgmma_keep(sums);
   // Others may still multiply what the sums are written over.
   asm volatile("bar.sync 1, %0;" ::"n"(Tiling::kWorkers) : "memory");
   // A thread has two neighbouring rows of x for one row of w, and for the one 8 further.
   const int lane = lane_of_warp(), warp = threadIdx.x / 32 % 4;
   float* to = reinterpret_cast<float*>(ring.stages) + nth * (Tiling::kRows * Tiling::kPitch) +
               lane % 4 * 2 * Tiling::kPitch + warp * 16 + lane / 4;
-  constexpr int kEights = Tiling::kRowsEach / 8;
   FUSEDOPS_UNROLL
   for (int j = 0; j < Tiling::kRows / 8; ++j) {
     FUSEDOPS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      to[(j * 8 + i % 2) * Tiling::kPitch + i / 2 * 8] = sums[j / kEights][j % kEights * 4 + i];
-    }
+    for (int i = 0; i < 4; ++i) to[(j * 8 + i % 2) * Tiling::kPitch + i / 2 * 8] = sums[j * 4 + i];
   }
 }
 
