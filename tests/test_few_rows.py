@@ -238,6 +238,20 @@ class TestOnAGpu:
         assert wrong.nonzero().flatten().tolist() == [3]
         assert not y[~wrong].isnan().any()
 
+    @pytest.mark.parametrize("rows", [3, 17, 33, 65, 100, 131, 250])
+    def test_what_lies_beside_the_rows_changes_none(self, rows):
+        """Memory of a tile that no copy fills holds NaN there, which the kernel before has left."""
+        op = LAYERS["gelu"]
+        for n, k in (SPLIT, (14336, 264)):
+            tensors = given(op, HALF, "cuda", rows=(256,), n=n, k=k)
+            nan = {name: torch.full_like(one, torch.nan) for name, one in tensors.items()}
+            with forced("FewRows"), torch.no_grad():
+                (whole,) = call(op, tensors)
+                call(op, nan)
+                (part,) = call(op, tensors | {"x": tensors["x"][:rows]})
+            assert whole.isfinite().all()
+            assert same_bits(part, whole[:rows])
+
     @pytest.mark.parametrize("store", ["gelu", "saving"])
     def test_gradients(self, store):
         op = LAYERS[store]
