@@ -103,7 +103,7 @@ class TestSizes:
     def test_how_k_is_split_does_not_follow_from_the_rows(self, columns, depth, split):
         for rows in (1, 16, 17, 128, 1000):
             tiling = FEW.fitted(rows, columns, depth, 132)
-            assert tiling.cluster == split
+            assert (1 if tiling.shares else tiling.cluster) == split
             assert tiling.grid(rows, columns, 132) % split == 0
 
     def test_columns_are_numbers_of_32_bits(self):
@@ -120,12 +120,22 @@ class TestSizes:
         for (rows, columns), tile in sizes.items():
             tiling = FEW.fitted(rows, columns, 4096, 132)
             assert (tiling.rows, tiling.tall) == tile
-            assert tiling.boxes[0] == tiling.tall
+            assert tiling.boxes[0] * (2 if tiling.shares else 1) in range(tiling.tall, tile[0] + 1)
         for rows, columns in itertools.product(range(1, 700), (264, 2048, 4096, 5120, 14336)):
             tiling = FEW.fitted(rows, columns, 4096, 132)
             across = -(-rows // tiling.rows)  # as `part_of` in few_rows.cuh counts them
             assert tiling.tall == -(-rows // across) <= min(tiling.rows, 256)
             assert 0 <= across * tiling.tall - rows < across
+
+    def test_blocks_that_share_x_copy_whole_eights_of_rows(self):
+        """Where the pattern of the swizzle begins; together they bring all rows of the tile."""
+        for rows in range(129, 257):
+            tiling = FEW.fitted(rows, 14336, 4096, 132)
+            assert tiling.shares
+            assert tiling.boxes[0] % 8 == 0
+            assert tiling.tall <= 2 * tiling.boxes[0] <= tiling.rows
+        odd = FEW.fitted(256, 14224, 4096, 132)  # of 127 tiles
+        assert (odd.cols, odd.grid(256, 14224, 132)) == (112, 128)
 
     def test_all_tiles_fit_a_multiprocessor(self):
         """The sums of all warpgroups take the place of the stages, of which there are several."""

@@ -128,18 +128,22 @@ class FewRowsTiling(ProductTiling):
 
     Attributes:
         tall: The rows of x that each tile has, of `rows` that it has room for.
+        shares: Whether the two blocks of a cluster have tiles beside each other with all of K, and
+            each copies one half of x's rows to both.
     """
 
     header: str = "gemm/few_rows.cuh"
     several: bool = False
     tall: int = 16
+    shares: bool = False
 
     @property
     def cpp(self) -> str:
         """The C++ type."""
-        major = ", gemm::Major::kMN" if self.mn_major else ""
-        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
-        return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
+        major = "kMN" if self.mn_major else "kK"
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {1 if self.shares else self.cluster}"
+        shares = str(self.shares).lower()
+        return f"gemm::{self.name}<{self.dtype}, {sizes}, {shares}, gemm::Major::{major}>"
 
     @property
     def stage_bytes(self) -> int:
@@ -154,11 +158,13 @@ class FewRowsTiling(ProductTiling):
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes."""
-        return self.tall, self.stage_columns if self.mn_major else self.cols
+        of_x = -(-self.tall // 16) * 8 if self.shares else self.tall
+        return of_x, self.stage_columns if self.mn_major else self.cols
 
     def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
-        """Blocks of a launch: a tile has those of a cluster."""
-        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
+        """Blocks of a launch: a tile has those of a cluster, or two tiles have."""
+        clusters = -(-cols // (2 * self.cols if self.shares else self.cols))
+        return self.cluster * -(-rows // self.rows) * clusters
 
     def covers(self, rows: int, cols: int) -> bool:
         """Whether there is an element: what a tile exceeds is not written."""
@@ -183,9 +189,15 @@ class FewRowsTiling(ProductTiling):
             if of_x != next(size for size in FEW_ROWS if tall <= size):
                 continue  # a smaller tile has room for as many
             for of_w in widths:
-                threads = 128 * -(-of_w // 64) + 32
+                shares = split == 1 and of_x >= SHARED_ROWS
                 tile = dataclasses.replace(
-                    self, rows=of_x, tall=tall, cols=of_w, threads=threads, cluster=split
+                    self,
+                    rows=of_x,
+                    tall=tall,
+                    cols=of_w,
+                    threads=128 * -(-of_w // 64) + 32,
+                    cluster=2 if shares else split,
+                    shares=shares,
                 )
                 each = -(-tile.grid(rows, cols, multiprocessors) // multiprocessors)
                 two = of_x == 16 or (of_x <= 64 and each > 1)
@@ -201,6 +213,9 @@ NARROW, WIDE = (64,), (64, 112, 128)
 
 #: The rows of w that a tile may have, by the rows of x for which it has room.
 FEW_ROWS = {16: NARROW, 32: NARROW, 64: NARROW, 96: WIDE, 128: WIDE, 192: WIDE, 256: WIDE}
+
+#: Where a tile has room for so many rows of x, two blocks share what they read of it.
+SHARED_ROWS = 192
 
 #: Bytes of the stages of one block on a multiprocessor; of two, half as many. With 16 rows more
 #: stages gained nothing.
