@@ -3,6 +3,7 @@
 """Products of few rows in one kernel, whose blocks share K: code, sizes, and values on a GPU."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -60,6 +61,11 @@ def described(op, tensors, tiling, **options):
             ("dropout", 128, (1024, 4096), HALF),
             ("keys", 16, SPLIT, torch.bfloat16),
             ("values", 128, SPLIT, HALF),
+            ("saving", 32, SPLIT, HALF),
+            ("tap", 192, SPLIT, torch.bfloat16),  # two tiles of 96 rows
+            ("values", 96, (14336, 4096), HALF),  # 112 columns
+            ("tap", 192, (14336, 4096), HALF),
+            ("saving", 255, (14336, 4096), torch.bfloat16),
         ),
     ],
 )
@@ -97,7 +103,7 @@ class TestSizes:
     def test_how_k_is_split_does_not_follow_from_the_rows(self, columns, depth, split):
         for rows in (1, 16, 17, 128, 1000):
             tiling = FEW.fitted(rows, columns, depth, 132)
-            assert tiling.cluster == split
+            assert (1 if tiling.shares else tiling.cluster) == split
             assert tiling.grid(rows, columns, 132) % split == 0
 
     def test_columns_are_numbers_of_32_bits(self):
@@ -107,11 +113,39 @@ class TestSizes:
         assert choice.tiling is None
         assert "counts from 1" in choice.why
 
-    def test_the_tile_holds_the_rows(self):
-        assert [FEW.fitted(rows, 4096, 4096, 132).rows for rows in (1, 16, 17, 64, 65, 500)] == [
-            *(16, 16, 64, 64),
-            *(128, 128),
-        ]
+    def test_tiles_hold_the_rows_and_have_as_many_each(self):
+        """Of a tile the copies fill in as few rows as can be, none where one tile has all."""
+        sizes = {(1, 4096): (16, 1), (17, 4096): (32, 17), (65, 4096): (96, 65)}
+        sizes |= {(192, 4096): (96, 96), (255, 4096): (128, 128), (255, 14336): (256, 255)}
+        for (rows, columns), tile in sizes.items():
+            tiling = FEW.fitted(rows, columns, 4096, 132)
+            assert (tiling.rows, tiling.tall) == tile
+            assert tiling.boxes[0] * (2 if tiling.shares else 1) in range(tiling.tall, tile[0] + 1)
+        for rows, columns in itertools.product(range(1, 700), (264, 2048, 4096, 5120, 14336)):
+            tiling = FEW.fitted(rows, columns, 4096, 132)
+            across = -(-rows // tiling.rows)  # as `part_of` in few_rows.cuh counts them
+            assert tiling.tall == -(-rows // across) <= min(tiling.rows, 256)
+            assert 0 <= across * tiling.tall - rows < across
+
+    def test_blocks_that_share_x_copy_whole_eights_of_rows(self):
+        """Where the pattern of the swizzle begins; together they bring all rows of the tile."""
+        for rows in range(129, 257):
+            tiling = FEW.fitted(rows, 14336, 4096, 132)
+            assert tiling.shares
+            assert tiling.boxes[0] % 8 == 0
+            assert tiling.tall <= 2 * tiling.boxes[0] <= tiling.rows
+        odd = FEW.fitted(256, 14224, 4096, 132)  # of 127 tiles
+        assert (odd.cols, odd.grid(256, 14224, 132)) == (112, 128)
+
+    def test_all_tiles_fit_a_multiprocessor(self):
+        """The sums of all warpgroups take the place of the stages, of which there are several."""
+        for rows, columns in itertools.product(range(1, 700), (264, 2048, 4096, 5120, 14336)):
+            tiling = FEW.fitted(rows, columns, 4096, 132)
+            warpgroups = (tiling.threads - 32) // 128
+            sums = warpgroups * tiling.rows * 68 * 4
+            assert sums <= tiling.stages * tiling.stage_bytes
+            assert tiling.shared_bytes <= HOPPER.gpu.shared_limit
+            assert tiling.stages >= 4
 
     def test_a_multiprocessor_holds_two_blocks_where_there_are_more(self):
         for rows, columns in ((16, 4096), (16, 14336), (64, 14336), (64, 4096)):
@@ -122,7 +156,7 @@ class TestSizes:
     def test_about_as_many_blocks_as_multiprocessors(self):
         """With few rows two a multiprocessor, where memory alone is the limit."""
         sizes = {(16, 4096): 128, (128, 4096): 128, (256, 4096): 128, (128, 8192): 128}
-        for size, blocks in (sizes | {(128, 14336): 112, (16, 14336): 224}).items():
+        for size, blocks in (sizes | {(128, 14336): 128, (16, 14336): 224}).items():
             assert FEW.fitted(*size, 4096, 132).grid(*size, 132) == blocks
 
     def test_one_matrix_alone(self):
@@ -154,7 +188,10 @@ class TestOnAGpu:
             (1, 8, 8),
             (13, 264, 200),
             (50, 1000, 1032),
+            (33, 520, 4096),
+            (70, 14336, 136),
             (130, 520, 4096),
+            (161, 14336, 136),
             (120, 8200, 136),
         ):
             if store in STORES:
@@ -177,11 +214,11 @@ class TestOnAGpu:
 
     def test_rows_have_the_same_bits_in_each_batch(self):
         op = LAYERS["gelu"]
-        for n, k in (SPLIT, (1000, 1032), (8200, 520)):
+        for n, k in (SPLIT, (1000, 1032), (8200, 520), (14336, 264)):
             tensors = given(op, HALF, "cuda", rows=(300,), n=n, k=k)
             with forced("FewRows"), torch.no_grad():
                 (whole,) = call(op, tensors)
-                for rows in (1, 16, 17, 64, 65, 128):
+                for rows in (1, 16, 17, 31, 32, 33, 64, 65, 95, 97, 128, 129, 192, 193, 255, 256):
                     (part,) = call(op, tensors | {"x": tensors["x"][:rows]})
                     assert same_bits(part, whole[:rows]), rows
 
@@ -210,6 +247,20 @@ class TestOnAGpu:
         wrong = y.isnan().all(1)
         assert wrong.nonzero().flatten().tolist() == [3]
         assert not y[~wrong].isnan().any()
+
+    @pytest.mark.parametrize("rows", [3, 17, 33, 65, 100, 131, 250])
+    def test_what_lies_beside_the_rows_changes_none(self, rows):
+        """Memory of a tile that no copy fills holds NaN there, which the kernel before has left."""
+        op = LAYERS["gelu"]
+        for n, k in (SPLIT, (14336, 264)):
+            tensors = given(op, HALF, "cuda", rows=(256,), n=n, k=k)
+            nan = {name: torch.full_like(one, torch.nan) for name, one in tensors.items()}
+            with forced("FewRows"), torch.no_grad():
+                (whole,) = call(op, tensors)
+                call(op, nan)
+                (part,) = call(op, tensors | {"x": tensors["x"][:rows]})
+            assert whole.isfinite().all()
+            assert same_bits(part, whole[:rows])
 
     @pytest.mark.parametrize("store", ["gelu", "saving"])
     def test_gradients(self, store):

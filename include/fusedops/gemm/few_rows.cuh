@@ -21,25 +21,40 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// A tile of kRows rows of x and kCols of w, 64 for each warpgroup that multiplies, and the blocks that
-/// share its K. Rows and columns beyond the product are zeros, which the copies fill in.
-template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, Major kMajor_ = Major::kK>
+/// A tile with room for kRows rows of x, kCols rows of w, up to 64 for each warpgroup that multiplies, and
+/// the blocks that share its K. All tiles have the same number of rows of x, and copy no others. Whatever
+/// lies where the others would be is multiplied as well, NaN or not: no row of a product changes another,
+/// and nobody reads these.
+///
+/// kShares: whether two blocks, whose columns are neighbours, copy one half of x's rows each, to both.
+template <class T_, int kRows_, int kCols_, int kStages_, int kSplit_, bool kShares_ = false,
+          Major kMajor_ = Major::kK>
 struct FewRows {
   using T = T_;
   static constexpr int kRows = kRows_, kCols = kCols_, kStages = kStages_, kSplit = kSplit_;
+  static constexpr bool kShares = kShares_;
+  static constexpr int kCluster = kShares ? 2 : kSplit;
   static constexpr Major kMajor = kMajor_;
+  static_assert(!kShares || kSplit == 1, "blocks share x, or K");
+  static constexpr int kWarpgroups = (kCols + 63) / 64;
   /// The threads that multiply, and then run the STORE; one warp more produces.
-  static constexpr int kWorkers = kCols / 64 * 128, kThreads = kWorkers + 32;
+  static constexpr int kWorkers = kWarpgroups * 128, kThreads = kWorkers + 32;
   using Sums = float[kRows / 2];
 
   /// The sums of 64 columns in shared memory: rows of x, so far apart that no bank is written twice.
-  static constexpr int kPitch = 64 + 4, kBytesSums = kCols / 64 * kRows * kPitch * 4;
-  /// The rows of x of which a block runs the STORE. A thread has a pack of every kApart-th one.
+  static constexpr int kPitch = 64 + 4, kBytesSums = kWarpgroups * kRows * kPitch * 4;
+  /// The rows of x of which a block runs the STORE, at most. A thread has a pack of every kApart-th one.
   static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
-  static constexpr int kMine = kRows / kSplit, kPacks = (kMine + kApart - 1) / kApart;
+  static constexpr int kMine = (kRows + kSplit - 1) / kSplit;
+  static constexpr int kPacks = (kMine + kApart - 1) / kApart;
+  /// Of so many packs a thread reads the operands ahead: registers do not spill.
+  static constexpr int kAhead = kPacks < 8 ? kPacks : 8;
 
-  struct Ring : Stages<kStages, (kCols + kRows) * kStageK * 2, 0> {
-    static constexpr int kBytesW = kCols * kStageK * 2, kBytes = (kCols + kRows) * kStageK * 2;
+  struct Ring : Stages<kStages, (kWarpgroups * 64 + kRows) * kStageK * 2, 0> {
+    static constexpr int kBytesW = kWarpgroups * 64 * kStageK * 2;
+    static constexpr int kBytes = kBytesW + kRows * kStageK * 2;
+    /// The bytes of w that the copies bring: MN-major boxes have 64 columns.
+    static constexpr int kCopiedW = kMajor == Major::kK ? kCols * kStageK * 2 : kBytesW;
     static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
 
     using Base = Stages<kStages, kBytes, 0>;
@@ -66,17 +81,27 @@ struct FewRows {
   }
 };
 
-/// What a block has to do: a tile, and the stages of its part of K.
+/// What a block has to do: a tile, which has `tall` rows of x, of which one copy brings `box`, and the
+/// stages of its part of K.
 struct Part {
-  int row, col, first, last;
+  int row, tall, box, col, first, last;
 };
 template <class Tiling>
 __device__ __forceinline__ Part part_of(int rows, int k) {
   const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
-  const int tile = blockIdx.x / Tiling::kSplit, rank = blockIdx.x % Tiling::kSplit;
+  const int tile = blockIdx.x / Tiling::kCluster, rank = blockIdx.x % Tiling::kCluster;
   const int stages = stages_of(k), column = tile / across;
-  return {(tile - column * across) * Tiling::kRows, column * Tiling::kCols,
-          stages * rank / Tiling::kSplit, stages * (rank + 1) / Tiling::kSplit};
+  // As FewRowsTiling in architectures.py. Where the swizzle's pattern begins there are whole eights.
+  const int tall = (rows + across - 1) / across, row = (tile - column * across) * tall;
+  if constexpr (Tiling::kShares) {
+    return {row, tall, (tall + 15) / 16 * 8, (column * 2 + rank) * Tiling::kCols, 0, stages};
+  }
+  return {row,
+          tall,
+          tall,
+          column * Tiling::kCols,
+          stages * rank / Tiling::kSplit,
+          stages * (rank + 1) / Tiling::kSplit};
 }
 
 /// By the one thread that produces.
@@ -88,7 +113,7 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
     StageBarrier& barrier = ring.full[at.stage];
     char* to = ring.stages + at.stage * Tiling::Ring::kBytes;
     ring.empty[at.stage].wait_alone(at.parity ^ 1);
-    barrier.expect(Tiling::Ring::kBytes);
+    barrier.expect(Tiling::Ring::kCopiedW + (Tiling::kShares ? 2 : 1) * part.box * kStageK * 2);
     if constexpr (Tiling::kMajor == Major::kK) {
       copy_box(w, barrier, to, step * kStageK, part.col, OneProduct{});
     } else {
@@ -96,7 +121,14 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
         copy_box(w, barrier, to + c * kStageK * 2, part.col + c, step * kStageK, OneProduct{});
       }
     }
-    copy_box(x, barrier, to + Tiling::Ring::kBytesW, step * kStageK, part.row, OneProduct{});
+    to += Tiling::Ring::kBytesW;
+    if constexpr (Tiling::kShares) {
+      const int below = rank_in_cluster() * part.box;
+      copy_box_to_both(x, barrier, to + below * kStageK * 2, step * kStageK, part.row + below,
+                       OneProduct{});
+    } else {
+      copy_box(x, barrier, to, step * kStageK, part.row, OneProduct{});
+    }
     at.next();
   }
 }
@@ -109,7 +141,12 @@ __device__ __forceinline__ void multiply_part(typename Tiling::Ring& ring, int s
   StageIndex<Tiling::kStages> at;
   int before = 0;
   auto release = [&] {
-    if (lane_of_warp() == 0) ring.empty[before].arrive();
+    const int lane = lane_of_warp();
+    if constexpr (Tiling::kShares) {
+      if (lane < 2) ring.empty[before].arrive_in_block(lane);
+    } else if (lane == 0) {
+      ring.empty[before].arrive();
+    }
   };
   for (int step = 0; step < steps; ++step) {
     ring.full[at.stage].wait(at.parity);
@@ -139,8 +176,10 @@ template <class Tiling>
 __device__ __forceinline__ void join(float (&values)[kPack], uint32_t at) {
   FUSEDOPS_UNROLL
   for (int rank = 0; rank < Tiling::kSplit; ++rank) {
-    uint32_t from;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(from) : "r"(at), "r"(rank));
+    uint32_t from = at;
+    if constexpr (Tiling::kSplit > 1) {
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(from) : "r"(at), "r"(rank));
+    }
     float part[kPack];
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPack; i += 4) {
@@ -171,50 +210,55 @@ __device__ __forceinline__ void add_and_round(float (&values)[kPack], const uint
 }
 
 /// By all threads: waits until the sums of all parts are there, runs the STORE of this block's rows, and
-/// stays until others have read its sums. Threads that only produced have no packs.
+/// stays until others have read its sums, or its barriers. Threads that only produced have no packs.
 template <class Tiling, class Epilogue, class Rows>
 __device__ __forceinline__ void finish(const typename Tiling::Ring& ring, Epilogue epilogue,
                                        const Rows& rows, int n, const Part& part) {
   using T = typename Tiling::T;
-  constexpr bool kAlone = Tiling::kSplit == 1;
   const auto added = bias_of(epilogue);
   constexpr bool kAdds = decltype(added)::kAny;
   const int thread = threadIdx.x, nth = thread / Tiling::kLanes, lane = thread % Tiling::kLanes;
-  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * Tiling::kMine;
+  const int mine = (part.tall + Tiling::kSplit - 1) / Tiling::kSplit;
+  const int own = static_cast<int>(blockIdx.x % Tiling::kSplit) * mine;
+  const int end = min(min(own + mine, part.tall), static_cast<int>(rows.count) - part.row);
   const int col = part.col + lane * kPack;
-  const bool works = thread < Tiling::kWorkers && col < n;
+  const bool works = nth < Tiling::kApart && col < n;
   uint4 bias = {};  // read ahead, as other operands are
   if constexpr (kAdds) {
     if (works) bias = bit_cast<uint4>(read_input<kPack>(added.at(col)));
   }
-  Packs<typename Rows::Index, 1> packs[Tiling::kPacks];
-  bool has[Tiling::kPacks];
-  FUSEDOPS_UNROLL
-  for (int p = 0; p < Tiling::kPacks; ++p) {
-    const int below = p * Tiling::kApart + nth, row = part.row + own + below;
-    has[p] = works && below < Tiling::kMine && row < static_cast<int>(rows.count);
-    packs[p].rows[0] = rows.index(has[p] ? row : 0);
-    packs[p].col = has[p] ? col : 0;
-    if (has[p]) epilogue.issue(packs[p]);
-  }
-  __syncwarp();
-  if constexpr (kAlone) {
-    __syncthreads();
-  } else {
-    cluster_arrive_released();
-    cluster_wait();
-  }
   const uint32_t sums =
       detail::shared_address(ring.stages) +
       ((lane / 8 * Tiling::kRows + own + nth) * Tiling::kPitch + lane % 8 * kPack) * 4;
-  FUSEDOPS_UNROLL
-  for (int p = 0; p < Tiling::kPacks; ++p) {
-    if (!has[p]) continue;
-    join<Tiling>(packs[p].values[0], sums + p * Tiling::kApart * Tiling::kPitch * 4);
-    add_and_round<kAdds, T>(packs[p].values[0], bias);
-    epilogue.run(packs[p]);
+  for (int first = 0; first < Tiling::kPacks; first += Tiling::kAhead) {
+    Packs<typename Rows::Index, 1> packs[Tiling::kAhead];
+    bool has[Tiling::kAhead];
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < Tiling::kAhead; ++p) {
+      const int below = own + (first + p) * Tiling::kApart + nth;
+      has[p] = works && below < end;
+      packs[p].rows[0] = rows.index(has[p] ? part.row + below : 0);
+      packs[p].col = has[p] ? col : 0;
+      if (has[p]) epilogue.issue(packs[p]);
+    }
+    if (first == 0) {
+      __syncwarp();
+      if constexpr (Tiling::kSplit == 1) {
+        __syncthreads();
+      } else {
+        cluster_arrive_released();
+        cluster_wait();
+      }
+    }
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < Tiling::kAhead; ++p) {
+      if (!has[p]) continue;
+      join<Tiling>(packs[p].values[0], sums + (first + p) * (Tiling::kApart * Tiling::kPitch * 4));
+      add_and_round<kAdds, T>(packs[p].values[0], bias);
+      epilogue.run(packs[p]);
+    }
   }
-  if constexpr (!kAlone) {
+  if constexpr (Tiling::kCluster > 1) {
     __syncwarp();
     cluster_arrive_released();
     cluster_wait();
@@ -230,8 +274,12 @@ __device__ __forceinline__ void few_rows_kernel(const TensorMap& x, const Tensor
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const Part part = part_of<Tiling>(static_cast<int>(rows.count), static_cast<int>(k));
-  if (threadIdx.x == 0) ring.make(Tiling::kWorkers / 32);
+  if (threadIdx.x == 0) ring.make(Tiling::kWorkers / 32 * (Tiling::kShares ? 2 : 1));
   __syncthreads();
+  if constexpr (Tiling::kShares) {  // neither uses a barrier before the other has made it
+    cluster_arrive();
+    cluster_wait();
+  }
   if (warp < Tiling::kWorkers / 32) {
     multiply_part<Tiling>(ring, part.last - part.first, warp / 4);
   } else if (lane_of_warp() == 0) {

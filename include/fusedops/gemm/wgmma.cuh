@@ -61,18 +61,32 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
 #define FUSEDOPS_SUM_8(i)                                                               \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define FUSEDOPS_SUM_32(i) \
-  FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8), FUSEDOPS_SUM_8(i + 16), FUSEDOPS_SUM_8(i + 24)
+#define FUSEDOPS_SUM_16(i) FUSEDOPS_SUM_8(i), FUSEDOPS_SUM_8(i + 8)
+#define FUSEDOPS_SUM_32(i) FUSEDOPS_SUM_16(i), FUSEDOPS_SUM_16(i + 16)
+#define FUSEDOPS_SUM_48 FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_16(32)
 #define FUSEDOPS_SUM_64 FUSEDOPS_SUM_32(0), FUSEDOPS_SUM_32(32)
+#define FUSEDOPS_SUM_96 FUSEDOPS_SUM_64, FUSEDOPS_SUM_32(64)
+#define FUSEDOPS_SUM_128 FUSEDOPS_SUM_96, FUSEDOPS_SUM_32(96)
 #define FUSEDOPS_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define FUSEDOPS_SUMS_32                                                                       \
-  FUSEDOPS_SUMS_8                                                                              \
-  ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
-  "%26, %27, %28, %29, %30, %31"
-#define FUSEDOPS_SUMS_64                                                                    \
-  FUSEDOPS_SUMS_32                                                                          \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
-  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FUSEDOPS_SUMS_16 FUSEDOPS_SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define FUSEDOPS_SUMS_32 \
+  FUSEDOPS_SUMS_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FUSEDOPS_SUMS_48 \
+  FUSEDOPS_SUMS_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define FUSEDOPS_SUMS_64 \
+  FUSEDOPS_SUMS_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FUSEDOPS_SUMS_96                                                                    \
+  FUSEDOPS_SUMS_64                                                                          \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define FUSEDOPS_SUMS_128                                                                      \
+  FUSEDOPS_SUMS_96                                                                             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "   \
+  "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+  "%126, %127"
 // Of so many columns, and where the operands after the sums are: descriptors, whether it adds, and
 // along which dimension each factor is contiguous.
 #define FUSEDOPS_WGMMA(type, columns, sums, at_a, at_b, at_adds, first, second, ...)            \
@@ -87,16 +101,28 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
       "}\n"                                                                                     \
       : __VA_ARGS__                                                                             \
       : "l"(a), "l"(b), "r"(int(adds)), "n"(kFirst == Major::kMN), "n"(kSecond == Major::kMN))
-#define FUSEDOPS_WGMMA_OF(type)                                                      \
-  if constexpr (kRegisters == 8) {                                                   \
-    FUSEDOPS_WGMMA(type, "16", FUSEDOPS_SUMS_8, "%8", "%9", "%10", "%11", "%12",     \
-                   FUSEDOPS_SUM_8(0));                                               \
-  } else if constexpr (kRegisters == 32) {                                           \
-    FUSEDOPS_WGMMA(type, "64", FUSEDOPS_SUMS_32, "%32", "%33", "%34", "%35", "%36",  \
-                   FUSEDOPS_SUM_32(0));                                              \
-  } else {                                                                           \
-    FUSEDOPS_WGMMA(type, "128", FUSEDOPS_SUMS_64, "%64", "%65", "%66", "%67", "%68", \
-                   FUSEDOPS_SUM_64);                                                 \
+#define FUSEDOPS_WGMMA_OF(type)                                                            \
+  if constexpr (kRegisters == 8) {                                                         \
+    FUSEDOPS_WGMMA(type, "16", FUSEDOPS_SUMS_8, "%8", "%9", "%10", "%11", "%12",           \
+                   FUSEDOPS_SUM_8(0));                                                     \
+  } else if constexpr (kRegisters == 16) {                                                 \
+    FUSEDOPS_WGMMA(type, "32", FUSEDOPS_SUMS_16, "%16", "%17", "%18", "%19", "%20",        \
+                   FUSEDOPS_SUM_16(0));                                                    \
+  } else if constexpr (kRegisters == 32) {                                                 \
+    FUSEDOPS_WGMMA(type, "64", FUSEDOPS_SUMS_32, "%32", "%33", "%34", "%35", "%36",        \
+                   FUSEDOPS_SUM_32(0));                                                    \
+  } else if constexpr (kRegisters == 48) {                                                 \
+    FUSEDOPS_WGMMA(type, "96", FUSEDOPS_SUMS_48, "%48", "%49", "%50", "%51", "%52",        \
+                   FUSEDOPS_SUM_48);                                                       \
+  } else if constexpr (kRegisters == 64) {                                                 \
+    FUSEDOPS_WGMMA(type, "128", FUSEDOPS_SUMS_64, "%64", "%65", "%66", "%67", "%68",       \
+                   FUSEDOPS_SUM_64);                                                       \
+  } else if constexpr (kRegisters == 96) {                                                 \
+    FUSEDOPS_WGMMA(type, "192", FUSEDOPS_SUMS_96, "%96", "%97", "%98", "%99", "%100",      \
+                   FUSEDOPS_SUM_96);                                                       \
+  } else {                                                                                 \
+    FUSEDOPS_WGMMA(type, "256", FUSEDOPS_SUMS_128, "%128", "%129", "%130", "%131", "%132", \
+                   FUSEDOPS_SUM_128);                                                      \
   }
 
 /// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile a of 64 rows and a tile b of 2 *
@@ -105,7 +131,9 @@ template <class T, Major kFirst, Major kSecond, int kRegisters>
 __device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint64_t b, bool adds) {
   static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
                 "factors of 16 bits");
-  static_assert(kRegisters == 8 || kRegisters == 32 || kRegisters == 64, "of the second tile");
+  static_assert(kRegisters == 8 || kRegisters == 16 || kRegisters == 32 || kRegisters == 48 ||
+                    kRegisters == 64 || kRegisters == 96 || kRegisters == 128,
+                "of the second tile");
   if constexpr (detail::IsSame<T, half>::value) {
     FUSEDOPS_WGMMA_OF("f16")
   } else {
@@ -114,11 +142,19 @@ __device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint
 }
 
 #undef FUSEDOPS_SUM_8
+#undef FUSEDOPS_SUM_16
 #undef FUSEDOPS_SUM_32
+#undef FUSEDOPS_SUM_48
 #undef FUSEDOPS_SUM_64
+#undef FUSEDOPS_SUM_96
+#undef FUSEDOPS_SUM_128
 #undef FUSEDOPS_SUMS_8
+#undef FUSEDOPS_SUMS_16
 #undef FUSEDOPS_SUMS_32
+#undef FUSEDOPS_SUMS_48
 #undef FUSEDOPS_SUMS_64
+#undef FUSEDOPS_SUMS_96
+#undef FUSEDOPS_SUMS_128
 #undef FUSEDOPS_WGMMA
 #undef FUSEDOPS_WGMMA_OF
 

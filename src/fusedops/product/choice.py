@@ -116,7 +116,7 @@ def choose(
         )
     if not tiling.several:
         blocks = tiling.grid(rows, columns, target.multiprocessors)
-        why += f"; {counted(blocks, 'block')} of it read w, {tiling.cluster} for each tile"
+        why += f"; {counted(blocks, 'block')} of it read w, in clusters of {tiling.cluster}"
     return Choice(tiling, why)
 
 

@@ -125,38 +125,53 @@ class FewRowsTiling(ProductTiling):
     """A tile of a product of few rows, whose K the blocks of a cluster share.
 
     `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
+
+    Attributes:
+        tall: The rows of x that each tile has, of `rows` that it has room for.
+        shares: Whether the two blocks of a cluster have tiles beside each other with all of K, and
+            each copies one half of x's rows to both.
     """
 
     header: str = "gemm/few_rows.cuh"
     several: bool = False
+    tall: int = 16
+    shares: bool = False
 
     @property
     def cpp(self) -> str:
         """The C++ type."""
-        major = ", gemm::Major::kMN" if self.mn_major else ""
-        sizes = f"{self.rows}, {self.cols}, {self.stages}, {self.cluster}"
-        return f"gemm::{self.name}<{self.dtype}, {sizes}{major}>"
+        major = "kMN" if self.mn_major else "kK"
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {1 if self.shares else self.cluster}"
+        shares = str(self.shares).lower()
+        return f"gemm::{self.name}<{self.dtype}, {sizes}, {shares}, gemm::Major::{major}>"
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage: a warpgroup has room for 64 rows of w."""
+        return (self.rows + -(-self.cols // 64) * 64) * self.stage_columns * 2
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
-        return 1024 + self.stages * ((self.rows + self.cols) * self.stage_columns * 2 + 16)
+        return 1024 + self.stages * (self.stage_bytes + 16)
 
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes."""
-        return self.rows, self.stage_columns if self.mn_major else self.cols
+        of_x = -(-self.tall // 16) * 8 if self.shares else self.tall
+        return of_x, self.stage_columns if self.mn_major else self.cols
 
     def grid(self, rows: int, cols: int, multiprocessors: int, batches: int = 1) -> int:
-        """Blocks of a launch: a tile has those of a cluster."""
-        return self.cluster * -(-rows // self.rows) * -(-cols // self.cols)
+        """Blocks of a launch: a tile has those of a cluster, or two tiles have."""
+        clusters = -(-cols // (2 * self.cols if self.shares else self.cols))
+        return self.cluster * -(-rows // self.rows) * clusters
 
     def covers(self, rows: int, cols: int) -> bool:
         """Whether there is an element: what a tile exceeds is not written."""
         return rows > 0 and cols > 0
 
     def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
-        """The tile with as few rows as hold x's, and clusters that have all of the GPU read w.
+        """The tile of which the busiest multiprocessor reads least, and clusters that split K.
 
         How K is split follows from w and the GPU alone, so that a row has the same bits in each
         batch. Not all multiprocessors can be in clusters of more than two blocks at the same time.
@@ -167,24 +182,44 @@ class FewRowsTiling(ProductTiling):
             if 2 * split * tiles > most or 2 * split * self.stage_columns > depth:
                 break
             split *= 2
-        of_x = next((size for size in (16, 64) if rows <= size), 128)
-        of_w = 64 if rows <= 64 or (rows <= 128 and split * tiles <= multiprocessors) else 128
-        stages = FEW_ROWS[of_x, of_w]
-        if of_x == 64 and split * tiles <= multiprocessors:
-            stages *= 2  # no second block is there
-        return dataclasses.replace(
-            self,
-            rows=of_x,
-            cols=of_w,
-            stages=stages,
-            threads=2 * of_w + 32,
-            cluster=split,
-        )
+        fitting = []
+        for of_x, widths in FEW_ROWS.items():
+            across = -(-rows // of_x)
+            tall = -(-rows // across)
+            if of_x != next(size for size in FEW_ROWS if tall <= size):
+                continue  # a smaller tile has room for as many
+            for of_w in widths:
+                shares = split == 1 and of_x >= SHARED_ROWS
+                tile = dataclasses.replace(
+                    self,
+                    rows=of_x,
+                    tall=tall,
+                    cols=of_w,
+                    threads=128 * -(-of_w // 64) + 32,
+                    cluster=2 if shares else split,
+                    shares=shares,
+                )
+                each = -(-tile.grid(rows, cols, multiprocessors) // multiprocessors)
+                two = of_x == 16 or (of_x <= 64 and each > 1)
+                stages = RING_BYTES // (2 if two else 1) // tile.stage_bytes
+                read = each * (tall + of_w)
+                fitting.append((read, across, dataclasses.replace(tile, stages=stages)))
+        return min(fitting, key=lambda one: one[:2])[-1]
 
 
-#: The stages of the ring for a tile of so many rows of x and of w. Of the first two a
-#: multiprocessor holds two blocks.
-FEW_ROWS = {(16, 64): 10, (64, 64): 6, (128, 64): 8, (128, 128): 6}
+#: Rows of w in a tile of few rows of x, and of more. Of 112 there are 128 tiles in w of 14336 rows,
+#: enough for all of 132 multiprocessors.
+NARROW, WIDE = (64,), (64, 112, 128)
+
+#: The rows of w that a tile may have, by the rows of x for which it has room.
+FEW_ROWS = {16: NARROW, 32: NARROW, 64: NARROW, 96: WIDE, 128: WIDE, 192: WIDE, 256: WIDE}
+
+#: Where a tile has room for so many rows of x, two blocks share what they read of it.
+SHARED_ROWS = 192
+
+#: Bytes of the stages of one block on a multiprocessor; of two, half as many. With 16 rows more
+#: stages gained nothing.
+RING_BYTES = 200 << 10
 
 
 class ProductKernel(NamedTuple):
