@@ -385,8 +385,10 @@ class TestChoice:
             (512, 2048, 4096, None),
             (16, 4096, 14336, "FewRows"),
             (64, 4096, 4096, "FewRows"),
-            (32, 4096, 4096, None),  # half of a tile
+            (17, 4096, 4096, "FewRows"),
+            (192, 4096, 4096, "FewRows"),
             (128, 14336, 4096, "FewRows"),
+            (128, 11008, 4096, None),
             (256, 14336, 4096, None),
             (16384, 1024, 4104, None),  # not measured
         ):
@@ -425,7 +427,7 @@ class TestChoice:
             assert tiling is None
             assert name in why
         assert "float16 and bfloat16" in ask(op, dtype=torch.float32, **own)[1]
-        assert ask(op, rows=100, **own)[0] is None
+        assert ask(op, rows=300, **own)[0] is None
         with forced("two_kernels"):
             tiling, why = ask(op, **own)
             assert tiling is None

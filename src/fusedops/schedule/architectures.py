@@ -177,8 +177,9 @@ class FewRowsTiling(ProductTiling):
         batch. Not all multiprocessors can be in clusters of more than two blocks at the same time.
         """
         tiles, split = -(-cols // 64), 1
+        fewer = multiprocessors * 3 // 4
         while split < PORTABLE_CLUSTER:
-            most = multiprocessors if split == 1 else multiprocessors * 3 // 4
+            most = multiprocessors if split == 1 else fewer
             if 2 * split * tiles > most or 2 * split * self.stage_columns > depth:
                 break
             split *= 2
@@ -199,10 +200,11 @@ class FewRowsTiling(ProductTiling):
                     cluster=2 if shares else split,
                     shares=shares,
                 )
-                each = -(-tile.grid(rows, cols, multiprocessors) // multiprocessors)
+                busy = multiprocessors if tile.cluster <= 2 else fewer
+                each = -(-tile.grid(rows, cols, multiprocessors) // busy)
                 two = of_x == 16 or (of_x <= 64 and each > 1)
                 stages = RING_BYTES // (2 if two else 1) // tile.stage_bytes
-                read = each * (tall + of_w)
+                read = each * (tall + of_w) + AGAIN * (across - 1)
                 fitting.append((read, across, dataclasses.replace(tile, stages=stages)))
         return min(fitting, key=lambda one: one[:2])[-1]
 
@@ -213,6 +215,9 @@ NARROW, WIDE = (64,), (64, 112, 128)
 
 #: The rows of w that a tile may have, by the rows of x for which it has room.
 FEW_ROWS = {16: NARROW, 32: NARROW, 64: NARROW, 96: WIDE, 128: WIDE, 192: WIDE, 256: WIDE}
+
+#: The rows that a multiprocessor reads in the time that a second tile of x costs, which reads w again.
+AGAIN = 48
 
 #: Where a tile has room for so many rows of x, two blocks share what they read of it.
 SHARED_ROWS = 192
