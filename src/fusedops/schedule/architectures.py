@@ -216,7 +216,8 @@ NARROW, WIDE = (64,), (64, 112, 128)
 #: The rows of w that a tile may have, by the rows of x for which it has room.
 FEW_ROWS = {16: NARROW, 32: NARROW, 64: NARROW, 96: WIDE, 128: WIDE, 192: WIDE, 256: WIDE}
 
-#: The rows that a multiprocessor reads in the time that a second tile of x costs, which reads w again.
+#: The rows that a multiprocessor reads in the time that a second tile of x costs, which reads w
+#: again.
 AGAIN = 48
 
 #: Where a tile has room for so many rows of x, two blocks share what they read of it.
