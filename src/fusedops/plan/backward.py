@@ -27,6 +27,7 @@ from fusedops.plan.members import scheduled
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.reading import as_read
 from fusedops.plan.saved_tensors import joining_name, saved_name
+from fusedops.plan.shared_gradients import stream_as_row
 from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_like
 from fusedops.schedule.backward import resident_rows, with_ring
 from fusedops.schedule.features import BackwardFeatures
@@ -78,21 +79,7 @@ class Backward:
         self.forms = wanted.forms
         self.dtype = bound.x.dtype
         self.from_result = wanted.needed.result
-        self.from_stream = self._from_stream()
-
-    def _from_stream(self) -> str | None:
-        """The saved stream that is the row, if its gradient and that of x are one.
-
-        The LOAD then only adds to x and saves the sum, and no gradient of what it adds is wanted.
-        """
-        load, wanted = self.bound.load, self.wanted
-        last = load[-1].saves if load else None
-        if last is None or last.name not in wanted.joining or wanted.needed.x:
-            return None
-        if any(one.side == "load" for one in wanted.occurrences):
-            return None
-        passes = all(one.passes_gradient for one in load)
-        return last.name if passes and not any(one.saves for one in load[:-1]) else None
+        self.from_stream = stream_as_row(bound.load, wanted)
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors:
         """What the kernel reads by keyword, and what it writes.

@@ -9,7 +9,7 @@ lengths look it up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -100,7 +100,7 @@ def backward_schedule(
     remembers = not bound.tables and gradient.op is bound.op
     sums = outline.sums.get(key) if remembers else None
     if sums is None:
-        sums = tuple(_sums(bound, gradient, reading, many_rows))
+        sums = tuple(_sums(bound, gradient.possible, reading, many_rows))
         if remembers:
             outline.sums[key] = sums
     if not (bound.op.reduces and bound.op.reduces_gradient):
@@ -119,6 +119,8 @@ def backward_schedule(
             straight,
         )
         return chosen, chosen.storage
+    if next(_sums(bound, gradient.occurrences, reading, many_rows), None) is None:
+        sums = ()  # Blocks need not stay where no sum is wanted; the tile is that of other calls.
     chosen = choose_gradient(
         row,
         target.arch,
@@ -142,11 +144,11 @@ def _is_across(bound: Bound, one: Occurrence) -> bool:
 
 
 def _sums(
-    bound: Bound, gradient: WantedGradients, reading: Reading, many_rows: bool
+    bound: Bound, uses: Iterable[Occurrence], reading: Reading, many_rows: bool
 ) -> Iterator[int]:
-    """For each operand whose gradient can be a sum over rows, the number of such sums or MANY."""
+    """For each use whose gradient can be a sum over rows, the number of such sums or MANY."""
     shape, reduced, rows = bound.x.shape, bound.reduced, bound.rows
-    for one in gradient.possible:
+    for one in uses:
         tensor = gradient_like(bound, one)
         if not isinstance(tensor, Tensor) or one.side == "op":
             continue

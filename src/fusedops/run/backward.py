@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT
 from fusedops.plan.saved_tensors import RESULT, joining_name
+from fusedops.plan.shared_gradients import shared_gradients
 from fusedops.run.first_derivative import only_once
 from fusedops.run.recipe import IN_PLACE, new_gradient
 from fusedops.run.table_gradients import of_table
@@ -25,7 +26,6 @@ __all__ = [
     "Saved",
     "gradients_once",
     "run_backward",
-    "shared_gradients",
 ]
 
 
@@ -159,31 +159,6 @@ def run_backward(
     for name, like in shared.items():
         picks[name] = picks["x"] if like == "x" else len(made)
     return tuple(map([*made, dy, None].__getitem__, map(picks.__getitem__, order)))
-
-
-def shared_gradients(
-    op: Any, wanted: frozenset[str], arguments: Mapping[str, Any], dy: torch.dtype | None
-) -> dict[str, str]:
-    """The operands whose gradient is another tensor that there is: "x" for x's, "y" for that of y.
-
-    Args:
-        op: The op that is differentiated.
-        wanted: The names whose gradients are wanted. A kernel makes one of them at least.
-        arguments: x and the operands, or the dtype and shape of each.
-        dy: The dtype of the gradient of y; None where none comes in.
-    """
-    found: dict[str, str] = {}
-    if wanted.issubset(op.sharing_gradients):
-        return found
-    x = arguments["x"]
-    like = x if type(x) is tuple else (x.dtype, x.shape)
-    there = {"x": "x" in wanted, "y": dy is like[0]}
-    for name, whose in op.sharing_gradients.items():
-        if name in wanted and there[whose]:
-            one = arguments[name]
-            if like == (one if type(one) is tuple else (one.dtype, one.shape)):
-                found[name] = whose
-    return found
 
 
 def _summed(

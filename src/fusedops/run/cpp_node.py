@@ -18,8 +18,9 @@ from torch import Tensor
 
 from fusedops.bind.bind import KEPT
 from fusedops.plan.saved_tensors import RESULT, joining_name, reads_result
+from fusedops.plan.shared_gradients import shared_gradients
 from fusedops.run.autograd import drawn_for, named, options_of
-from fusedops.run.backward import Saved, gradients_once, shared_gradients
+from fusedops.run.backward import Saved, gradients_once
 from fusedops.run.contiguous import reduces_several
 from fusedops.run.recipe import recipe_of
 

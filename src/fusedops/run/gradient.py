@@ -38,8 +38,8 @@ from fusedops.plan.saved_tensors import (
     reads_result,
     saved_name,
 )
+from fusedops.plan.shared_gradients import shared_gradients
 from fusedops.plan.wanted_gradients import WantedGradients
-from fusedops.run.backward import shared_gradients
 from fusedops.run.fallback_arch import serve
 from fusedops.run.runnable import flags_of
 

@@ -40,8 +40,9 @@ from fusedops.declare.declaration import Declaration
 from fusedops.declare.text import read
 from fusedops.errors import UNFUSED, UnsupportedError
 from fusedops.plan.saved_tensors import RESULT, reads_result
+from fusedops.plan.shared_gradients import shared_gradients
 from fusedops.reference.unfused import run
-from fusedops.run.backward import Saved, run_backward, shared_gradients
+from fusedops.run.backward import Saved, run_backward
 from fusedops.run.first_derivative import refuse_second
 from fusedops.run.recipe import what_is_kept
 from fusedops.torch_ops.calls import (
