@@ -38,8 +38,8 @@ struct FewRows {
   static constexpr int kLanes = kCols / kPack, kApart = kWorkers / kLanes;
   static constexpr int kMine = kRows / kSplit, kPacks = (kMine + kApart - 1) / kApart;
 
-  struct Ring : Stages<kStages, (kCols + kRows) * kStageK * 2, 0> {
-    static constexpr int kBytesW = kCols * kStageK * 2, kBytes = (kCols + kRows) * kStageK * 2;
+  struct Ring : Stages<kStages, (kCols + kRows) * kStageBytes, 0> {
+    static constexpr int kBytesW = kCols * kStageBytes, kBytes = (kCols + kRows) * kStageBytes;
     static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
 
     using Base = Stages<kStages, kBytes, 0>;
@@ -54,12 +54,12 @@ struct FewRows {
   /// Issues the products of a stage of the nth 64 rows of w.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage, int nth,
                                                   bool adds) {
-    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage) + nth * 64 * kStageK * 2);
+    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage) + nth * 64 * kStageBytes);
     const uint64_t x = wgmma_tile(ring.x(stage));
     constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;  // as in products.cuh
     wgmma_fence();
     FUSEDOPS_UNROLL
-    for (int k = 0; k < kStageK / 16; ++k) {
+    for (int k = 0; k < kStageK<T> / 16; ++k) {
       wgmma<T, kMajor, Major::kK>(sums, w + k * kNext, x + k * 2, adds || k > 0);
     }
     wgmma_commit();
@@ -74,7 +74,7 @@ template <class Tiling>
 __device__ __forceinline__ Part part_of(int rows, int k) {
   const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
   const int tile = blockIdx.x / Tiling::kSplit, rank = blockIdx.x % Tiling::kSplit;
-  const int stages = stages_of(k), column = tile / across;
+  const int stages = stages_of<typename Tiling::T>(k), column = tile / across;
   return {(tile - column * across) * Tiling::kRows, column * Tiling::kCols,
           stages * rank / Tiling::kSplit, stages * (rank + 1) / Tiling::kSplit};
 }
@@ -83,6 +83,7 @@ __device__ __forceinline__ Part part_of(int rows, int k) {
 template <class Tiling>
 __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const TensorMap& x,
                                              const TensorMap& w, const Part& part) {
+  constexpr int kColumns = kStageK<typename Tiling::T>;
   StageIndex<Tiling::kStages> at;
   for (int step = part.first; step < part.last; ++step) {
     StageBarrier& barrier = ring.full[at.stage];
@@ -90,13 +91,13 @@ __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const 
     ring.empty[at.stage].wait_alone(at.parity ^ 1);
     barrier.expect(Tiling::Ring::kBytes);
     if constexpr (Tiling::kMajor == Major::kK) {
-      copy_box(w, barrier, to, step * kStageK, part.col, OneProduct{});
+      copy_box(w, barrier, to, step * kColumns, part.col, OneProduct{});
     } else {
       for (int c = 0; c < Tiling::kCols; c += 64) {
-        copy_box(w, barrier, to + c * kStageK * 2, part.col + c, step * kStageK, OneProduct{});
+        copy_box(w, barrier, to + c * kStageBytes, part.col + c, step * kColumns, OneProduct{});
       }
     }
-    copy_box(x, barrier, to + Tiling::Ring::kBytesW, step * kStageK, part.row, OneProduct{});
+    copy_box(x, barrier, to + Tiling::Ring::kBytesW, step * kColumns, part.row, OneProduct{});
     at.next();
   }
 }

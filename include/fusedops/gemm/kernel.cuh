@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 16 bits each. A
-// tile fits into M and N; N and K, and the distances of rows, are multiples of 8. Where w is MN-major, it
-// is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
+// The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 8 or 16 bits each.
+// A tile fits into M and N; N is a multiple of 8, and the distances of rows are multiples of 16 bytes.
+// Where w is MN-major, which has 16 bits, it is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
 //
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
 // warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
@@ -26,9 +26,11 @@ namespace gemm {
 
 /// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
 /// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
-/// many packs of a lane go through each functor together, 1, 2 or 4.
+/// many packs of a lane go through each functor together, 1, 2 or 4. Sums of factors of 8 bits take twice
+/// the registers, so that their tile is half as large.
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using Together = Tiling<T, 128, 256, 3, false, kPacks, kMajor>;
+using Together =
+    Tiling<T, 128, sizeof(T) == 1 ? 128 : 256, sizeof(T) == 1 ? 6 : 3, false, kPacks, kMajor>;
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
 using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
@@ -38,12 +40,13 @@ template <class Tiling, class Order, class Bias, class Masked>
 __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
                                          int k, const Bias& added, const Masked& masked, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
-  const int tiles = order.count(), clusters = gridDim.x / 2, all_steps = stages_of(k);
+  const int tiles = order.count(), clusters = gridDim.x / 2,
+            all_steps = stages_of<typename Tiling::Factor>(k);
   auto steps_of = [&](int tile) {
     if constexpr (Masked::kNever) return all_steps;
     return tile < tiles && masked(order.at(tile)) ? 0 : all_steps;
   };
-  const Handover<Tiling::kTileN> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
+  const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
@@ -78,20 +81,30 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     }
     int before = 0;
     const int steps = steps_of(t);
-    if constexpr (!Masked::kNever) {
-      if (steps == 0) {
+    if constexpr (Tiling::kPromotes || !Masked::kNever) {
+      if (Tiling::kPromotes || steps == 0) {
         FUSEDOPS_UNROLL
         for (auto& sum : sums) set_zero(sum);
       }
     }
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
-      Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
+      if constexpr (Tiling::kPromotes) {
+        static_assert(!kInTurns && !Bias::kAny, "sums that begin with zeros, of both warpgroups");
+        typename Tiling::Sums part;
+        Tiling::multiply(part, ring, at.stage, below, false);
+        wgmma_wait<0>();
+        ring.release(at.stage);
+        FUSEDOPS_UNROLL
+        for (int n = 0; n < Tiling::kHalves * Tiling::kAcross; ++n) add(sums[n], part[n]);
+      } else {
+        Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
+      }
       if constexpr (kInTurns) {
         wgmma_wait<1>();
         if (step > 0) ring.release(before);
         before = at.stage;
-      } else {
+      } else if constexpr (!Tiling::kPromotes) {
         // The other warpgroup keeps the tensor cores busy. A stage that were held until the next one
         // has come would be one less to fill, of three.
         wgmma_wait<0>();
@@ -109,7 +122,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     if constexpr (kInTurns) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
-    to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);
+    to.write(sums, parity);
     parity ^= 1;
   }
 }
@@ -120,7 +133,7 @@ template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
                                              Epilogue epilogue, const Rows& rows,
                                              const Masked& masked, int nth) {
-  using Sums = Handover<Tiling::kTileN, Order::kHalves>;
+  using Sums = Handover<Tiling, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
   static_assert(kSteps % 2 == 0, "two sets of packs");
@@ -185,11 +198,10 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         }
         FUSEDOPS_UNROLL
         for (int i = 0; i < kPacks; ++i) {
-          using T = typename Tiling::T;
           if constexpr (Order::kHalves == Halves::kNone) {
-            from.template read<T>(these.values[i], now + i);
+            from.read(these.values[i], now + i);
           } else {
-            from.template read<T>(these.values[i], these.rows[i].other, now + i);
+            from.read(these.values[i], these.rows[i].other, now + i);
           }
         }
         if (last) from.release();
@@ -211,7 +223,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const int depth = static_cast<int>(k);
-  if (threadIdx.x == 0) Handover<Tiling::kTileN>::make(ring.scratch());
+  if (threadIdx.x == 0) Handover<Tiling>::make(ring.scratch());
   ring.begin();
   const auto order = make_order();
   const auto added = bias_of(epilogue);

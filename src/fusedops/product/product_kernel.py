@@ -112,7 +112,7 @@ class Product(ProductPass):
     def __init__(self, bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling) -> None:
         shape, self.batches, self.rows = product_sizes(x, w)
         self.columns = shape[-1]
-        if w.stride(-1) != 1 and w.stride(-2) == 1:
+        if w.stride(-1) != 1 and w.stride(-2) == 1 and not tiling.eight_bits:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
         super().__init__(bound, x.dtype, tiling)
         self.slots = bound.op.slots
