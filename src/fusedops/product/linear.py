@@ -13,6 +13,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import AddedBias, Functor, Operand, Role
+from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factor_scales import FactorScales
@@ -291,6 +292,12 @@ class Linear(SingleProduct):
             return super().run_unfused(first, second, arguments)
         self._split(first, second, arguments)
         return self._run_scaled(first, second, "unfused", **arguments)
+
+    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
+        """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
+        if self.scales is not None:
+            return Choice(None, "one kernel for both does not apply the scales of factors")
+        return super().choice(first, second, arguments)
 
     def _split(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
