@@ -17,6 +17,7 @@ from test_product_compiled import own, watched
 from test_tuning_products import as_if_on_a_gpu
 
 import fusedops as fo
+from fusedops._runtime import Delegate
 from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.prebuild.recording import Signature
@@ -141,7 +142,12 @@ class TestChoice:
             assert told.kernels == 1
             scaled = fo.Linear([fo.GELU()], scales=("u", "v"))
             own = {"u": operands["sx"], "v": operands["sw"][:, None]}
-            assert "does not apply the scales" in scaled.explain(x, w, **own).implementation
+            told = scaled.explain(x, w, **own)
+            assert "(Together), with tiles of 128 x 128" in told.implementation
+            assert "u and v are multiplied by before the STORE" in told.notes
+            assert told.bytes == x.nbytes + w.nbytes + 2 * 300 * 264 + 4 * (300 + 264)
+            own = {"u": torch.ones(300, 2), "v": torch.ones(3, 2)}
+            assert "does not apply scales of blocks" in scaled.explain(x, w, **own).implementation
 
     def test_what_is_tuned(self, monkeypatch):
         op = OPS["gelu"]
@@ -196,6 +202,32 @@ def test_a_call_that_one_kernel_would_run_trains(monkeypatch):
     assert all(same_bits(*pair) for pair in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_scales_of_rows_go_before_the_store(layout, monkeypatch):
+    """As `Scale`, in an op that one kernel may run; scales of blocks and of no STORE do not."""
+    asked = []
+    x, w, operands = given(OPS["gelu"], (2, 3, 256))
+    u, v = operands["sx"], operands["sw"][:, None]
+    if layout == "columns":
+        u = u.movedim(-1, 0)
+    op = fo.Linear(STORES["gelu"][2:], scales=("sx", "sw"), layout=layout)
+    monkeypatch.setattr(fo.Linear, "by_one_kernel", lambda op, *call: asked.append(op))
+    blocks = {"sx": torch.ones(2, 3, 2), "sw": torch.ones(3, 2)}
+    if layout == "columns":
+        blocks["sx"] = blocks["sx"].movedim(-1, 0)
+    op(x, w, **blocks, b=operands["b"])
+    fo.Linear(scales=("u", "v"), layout=layout)(x, w, u=u, v=v)
+    assert not asked
+    op(x, w, sx=u, sw=v, b=operands["b"])
+    assert [one.text for one in asked] == [OPS["gelu"].text]
+    monkeypatch.setattr(fo.Linear, "by_one_kernel", lambda op, *call: Delegate(op.run_apart))
+    op.clear()
+    assert torch.equal(op(x, w, sx=u, sw=v, b=operands["b"]), OPS["gelu"](x, w, **operands))
+    monkeypatch.undo()
+    op.clear()
+    assert check(op, x, w, sx=u, sw=v, b=operands["b"]).passed
+
+
 @pytest.mark.gpu
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
@@ -228,6 +260,14 @@ class TestOnAGpu:
             assert last_schedule() == "Together"
         exact = 32768 * 1.125 * 1.625
         assert ((y.double() - exact).abs() <= (2.0**-8 + 2.0**-12) * exact).all()
+
+    def test_scales_of_rows(self):
+        x, w, operands = given(OPS["gelu"], (700, 512), 520, E4M3, "cuda")
+        op = fo.Linear(STORES["gelu"][2:], scales=("sx", "sw"))
+        operands["sw"] = operands["sw"][:, None]
+        with torch.no_grad(), forced("Together"):
+            assert check(op, x, w, **operands).passed
+            assert last_schedule() == "Together"
 
     def test_rows_that_lie_apart(self):
         op = OPS["scales"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.declare.interactive import CallSignature
-from fusedops.functors import AddedBias, Functor, Operand, Role
+from fusedops.functors import AddedBias, Functor, Operand, Role, Scale
 from fusedops.product.choice import Choice
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
@@ -124,7 +124,8 @@ class Linear(SingleProduct):
     dense factors of float8_e4m3fn whose K and N are multiples of 16 with their scales: on GPUs from
     sm_89 on with those of rows; on sm_90, from CUDA 12.9 on, with those of blocks, of which it
     copies those of x unless they lie in columns. Elsewhere the factors are multiplied by them
-    first, in float32.
+    first, in float32. Where that was measured to be faster, one kernel on sm_90 runs the product
+    and the STORE; it rounds before it applies scales of rows.
 
     Without ``scales`` the product is of the numbers as they are, and rounded: scales of a tensor or
     of rows may be functors of the STORE, ``Scale("x_scale")`` of shape (..., 1) and
@@ -182,6 +183,8 @@ class Linear(SingleProduct):
         self._bias: str | None = None
         self._that_adds: Linear | None = None
         self.scales: FactorScales | None = None
+        #: The layer that runs such a call by one kernel, with scales of rows in its STORE.
+        self._that_scales: Linear | None = None
         constants: dict[str, Any] = {}
         if scales is not None:
             self.scales = FactorScales(self, scales, layout)
@@ -196,6 +199,7 @@ class Linear(SingleProduct):
         super().__init__(store, **constants)
         if self.scales is not None:
             self._add_scales(self.scales.names)
+            self._that_scales = Linear([*map(Scale, self.scales.names), *self.store])
             return
         self._bias = _leading_bias(self.store)
         if self._bias is not None:
@@ -244,8 +248,9 @@ class Linear(SingleProduct):
     def called(self, epilogue: Epilogue) -> None:
         """Run calls by this epilogue, whose op's name errors and profilers give."""
         super().called(epilogue)
-        if self._that_adds is not None:
-            self._that_adds.called(epilogue.of((), self._that_adds.store))
+        for one in (self._that_adds, self._that_scales):
+            if one is not None:
+                one.called(epilogue.of((), one.store))
 
     @property
     def called_with(self) -> list[tuple[str, int]]:
@@ -276,7 +281,12 @@ class Linear(SingleProduct):
         """What runs all calls like this one, whose factors have been checked."""
         if self.scales is None:
             return super().implementation(first, second, arguments)
-        self._split(first, second, arguments)
+        of_x, of_w, rest = self._split(first, second, arguments)
+        store = self.scales.in_store(second, of_x, of_w)
+        if store is not None and not self.alone(first, rest):
+            assert self._that_scales is not None
+            if self._that_scales.by_one_kernel(first, second, {**store, **rest}) is not None:
+                return _runtime.Delegate(self._run_by_one_kernel)
         return _runtime.Delegate(self._run_scaled)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
@@ -292,12 +302,6 @@ class Linear(SingleProduct):
             return super().run_unfused(first, second, arguments)
         self._split(first, second, arguments)
         return self._run_scaled(first, second, "unfused", **arguments)
-
-    def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
-        if self.scales is not None:
-            return Choice(None, "one kernel for both does not apply the scales of factors")
-        return super().choice(first, second, arguments)
 
     def _split(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
@@ -318,6 +322,15 @@ class Linear(SingleProduct):
         z = self.scales.product(first, second, of_x, of_w)
         return z if self.alone(first, rest) else self.run_store(self.epilogue, z, rest, way)
 
+    def _run_by_one_kernel(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
+        """Run a call with scales of rows by one kernel, whose STORE begins with them."""
+        assert self.scales is not None
+        assert self._that_scales is not None
+        of_x, of_w, rest = self.scales.taken(arguments)
+        store = self.scales.in_store(second, of_x, of_w)
+        assert store is not None
+        return self._that_scales(first, second, **store, **rest)
+
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
     ) -> ProductExplanation:
@@ -332,7 +345,12 @@ class Linear(SingleProduct):
         of_x, of_w, rest = self._split(first, second, arguments)
         scales = dict(zip(self.scales.names, (of_x, of_w), strict=True))
         by_torch = self.scales.by_torch(first, second, of_x, of_w)
-        return with_scales(self, first, second, rest, scales, by_torch)
+        choice = Choice(None, "one kernel for both does not apply scales of blocks")
+        store = self.scales.in_store(second, of_x, of_w)
+        if store is not None:
+            assert self._that_scales is not None
+            choice = self._that_scales.choice(first, second, {**store, **rest})
+        return with_scales(self, first, second, rest, scales, by_torch, choice)
 
 
 def _leading_bias(chain: Sequence[Functor]) -> str | None:
