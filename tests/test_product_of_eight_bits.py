@@ -17,6 +17,7 @@ from test_product_compiled import own, watched
 from test_tuning_products import as_if_on_a_gpu
 
 import fusedops as fo
+from fusedops import _runtime
 from fusedops._runtime import Delegate
 from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
@@ -144,10 +145,10 @@ class TestChoice:
             own = {"u": operands["sx"], "v": operands["sw"][:, None]}
             told = scaled.explain(x, w, **own)
             assert "(Together), with tiles of 128 x 128" in told.implementation
-            assert "u and v are multiplied by before the STORE" in told.notes
+            assert "one kernel multiplies by u and v, before the STORE" in told.notes
             assert told.bytes == x.nbytes + w.nbytes + 2 * 300 * 264 + 4 * (300 + 264)
-            own = {"u": torch.ones(300, 2), "v": torch.ones(3, 2)}
-            assert "does not apply scales of blocks" in scaled.explain(x, w, **own).implementation
+            own = {"u": torch.ones(300, 2), "v": torch.ones(264, 2)}
+            assert "scales of rows, or of 128 x 128" in scaled.explain(x, w, **own).implementation
 
     def test_what_is_tuned(self, monkeypatch):
         op = OPS["gelu"]
@@ -228,6 +229,64 @@ def test_scales_of_rows_go_before_the_store(layout, monkeypatch):
     assert check(op, x, w, sx=u, sw=v, b=operands["b"]).passed
 
 
+def scaled(layout, shape=(5, 60, 336), outputs=384, device="cpu"):
+    """A layer with scales of blocks, its factors, and its operands by name."""
+    op = fo.Linear([fo.Bias("b"), fo.GELU()], scales=("u", "v"), layout=layout)
+    x, w, operands = given(OPS["gelu"], shape, outputs, device=device)
+    across = -(-shape[-1] // 128)
+    u, v = (
+        randn(*size, device=device, seed=seed).abs() + 0.1
+        for seed, size in enumerate(((*shape[:-1], across), (-(-outputs // 128), across)), 5)
+    )
+    if layout == "columns":
+        u = u.movedim(-1, 0).contiguous()
+    return op, x, w, {"b": operands["b"], "u": u, "v": v}
+
+
+class TestScalesAlongK:
+    @pytest.mark.parametrize("layout", ["rows", "columns"])
+    def test_the_kernel_and_its_arguments(self, layout):
+        op, x, w, operands = scaled(layout)
+        scales = op.scales.of_blocks(x, w, operands.pop("u"), operands.pop("v"))
+        assert [tuple(one.shape) for one in scales] == [(300, 3), (3, 3)]
+        tiling = chosen(op, x, w, operands).tiling
+        bound = choices.bind_store(op.epilogue, x, w, operands)
+        (launch,) = plan(Product(bound, x, w, tiling, scales), HOPPER).launches
+        _, ptx, _ = nvrtc._compile(launch.variant.source, "sm_90a", [])
+        after = ptx[ptx.rindex(b"wgmma.mma_async") :]
+        assert after[: after.index(b"stmatrix")].count(b"fma.rn.f32") == 64
+        _, log = nvrtc.compile_cuda(launch.variant.source, "sm_90a", [nvrtc.RESOURCES])
+        assert "C75" not in log, log
+        assert "0 bytes spill stores, 0 bytes spill loads" in log
+        words = torch.frombuffer(bytearray(launch.words), dtype=torch.int64).tolist()
+        named = [name for name, _ in op.called_with] + ["w"]
+        slots = {kind: [] for kind in (_runtime.POINTER, _runtime.TENSOR_MAP)}
+        for word, kind, slot in launch.patches:
+            slots.setdefault(kind, []).append(slot)
+            name = named[slot - 1]
+            if kind == _runtime.POINTER and name in "uv":
+                assert tuple(words[word + 1 : word + 3]) == scales["uv".index(name)].stride()
+        assert [named[slot - 1] for slot in slots[_runtime.POINTER]] == ["b", "u", "v"]
+        assert slots[_runtime.TENSOR_MAP] == [0, 1 + named.index("w")]
+
+    def test_what_explain_says(self, monkeypatch):
+        calls = [scaled("columns"), scaled("columns", outputs=392)]
+        on_hopper(monkeypatch)
+        with forced("Together"):
+            one, other = (op.explain(x, w, **operands) for op, x, w, operands in calls)
+        assert "(Together), with tiles of 128 x 128" in one.implementation
+        assert "one kernel multiplies by u and v, before the STORE" in one.notes
+        assert "multiples of 128 rows" in other.implementation
+
+    def test_what_two_kernels_run(self):
+        op, x, w, operands = scaled("rows")
+        u, v = operands["u"], operands["v"]
+        assert op.scales.of_blocks(x, w, u, v) is not None
+        assert op.scales.of_blocks(x, w, u, v.repeat_interleave(128, 0)) is None
+        apart = torch.ones(5, 64, 3)[:, :60]  # not evenly
+        assert op.scales.of_blocks(x, w, apart, v) is None
+
+
 @pytest.mark.gpu
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
@@ -268,6 +327,14 @@ class TestOnAGpu:
         with torch.no_grad(), forced("Together"):
             assert check(op, x, w, **operands).passed
             assert last_schedule() == "Together"
+
+    @pytest.mark.parametrize("layout", ["rows", "columns"])
+    def test_scales_along_k(self, layout):
+        for shape, outputs in (((128, 128), 128), ((5, 60, 336), 384), ((4995, 2064), 1024)):
+            op, x, w, operands = scaled(layout, shape, outputs, "cuda")
+            with torch.no_grad(), forced("Together"):
+                assert check(op, x, w, **operands).passed
+                assert last_schedule() == "Together"
 
     def test_rows_that_lie_apart(self):
         op = OPS["scales"]

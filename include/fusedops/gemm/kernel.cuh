@@ -13,6 +13,7 @@
 #pragma once
 
 #include <fusedops/gemm/bias.cuh>
+#include <fusedops/gemm/block_scales.cuh>
 #include <fusedops/gemm/handover.cuh>
 #include <fusedops/gemm/masked_tiles.cuh>
 #include <fusedops/gemm/producer.cuh>
@@ -34,11 +35,12 @@ using Together =
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
 using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
-/// The role of a warp that multiplies. added: the bias, or none; mine: its warpgroup, 0 or 1. A tile that
-/// is `masked` has zeros.
-template <class Tiling, class Order, class Bias, class Masked>
+/// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
+/// warpgroup, 0 or 1. A tile that is `masked` has zeros.
+template <class Tiling, class Order, class Bias, class Masked, class Scales>
 __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
-                                         int k, const Bias& added, const Masked& masked, int mine) {
+                                         int k, const Bias& added, const Masked& masked,
+                                         const Scales& scales, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2,
             all_steps = stages_of<typename Tiling::Factor>(k);
@@ -87,16 +89,28 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
         for (auto& sum : sums) set_zero(sum);
       }
     }
+    typename Scales::OfThread of_thread;
+    if constexpr (Scales::kAny) {
+      static_assert(Tiling::kPromotes && Tiling::kTileN == 128, "one number for all columns");
+      const auto tile = order.at(t);
+      of_thread = scales.of_thread(tile.row + below, tile.col);
+    }
+    auto scaled = of_thread.next();
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
       if constexpr (Tiling::kPromotes) {
         static_assert(!kInTurns && !Bias::kAny, "sums that begin with zeros, of both warpgroups");
         typename Tiling::Sums part;
         Tiling::multiply(part, ring, at.stage, below, false);
+        auto next = scaled;
+        if (step + 1 < steps) next = of_thread.next();
         wgmma_wait<0>();
         ring.release(at.stage);
         FUSEDOPS_UNROLL
-        for (int n = 0; n < Tiling::kHalves * Tiling::kAcross; ++n) add(sums[n], part[n]);
+        for (int n = 0; n < Tiling::kHalves * Tiling::kAcross; ++n) {
+          Scales::add(sums[n], part[n], scaled);
+        }
+        scaled = next;
       } else {
         Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
       }
@@ -215,10 +229,12 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
 }
 
 /// Gives each warp its role. order: of the tiles; masked: which of them need no product.
-template <class Tiling, class Epilogue, class Rows, class MakeOrder, class Masked>
+template <class Tiling, class Epilogue, class Rows, class MakeOrder, class Masked,
+          class Scales = NoScales>
 __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap& w,
                                             const Epilogue& epilogue, const Rows& rows, int64_t k,
-                                            const MakeOrder& make_order, const Masked& masked) {
+                                            const MakeOrder& make_order, const Masked& masked,
+                                            const Scales& scales = {}) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
@@ -235,7 +251,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
   } else if (warp < 12) {
     set_registers<Tiling, 168>();
-    multiply<Tiling>(ring, order, depth, added, masked, warp / 4 - 1);
+    multiply<Tiling>(ring, order, depth, added, masked, scales, warp / 4 - 1);
   } else {
     set_registers<Tiling, 176 - kToProduce>();
     run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);
@@ -244,16 +260,17 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
 }
 
 /// epilogue: a Forward, or a Backward. group: pairs of tiles of a column that clusters work on before the
-/// next column.
-template <class Tiling, class Epilogue, class Rows>
+/// next column. scales: of the factors, or none.
+template <class Tiling, class Epilogue, class Rows, class Scales = NoScales>
 __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
                                                const Epilogue& epilogue, const Rows& rows,
-                                               int64_t n, int64_t k, int64_t group) {
+                                               int64_t n, int64_t k, int64_t group,
+                                               const Scales& scales = {}) {
   using Order = TileOrder<Tiling::kTileM, Tiling::kTileN>;
   auto make_order = [&] {
     return Order{static_cast<int>(rows.count), static_cast<int>(n), static_cast<int>(group)};
   };
-  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{}, scales);
 }
 
 /// Many products, whose rows follow each other.

@@ -48,14 +48,6 @@ __device__ __forceinline__ void set_zero(float (&sum)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) sum[i] = 0;
 }
 
-/// sum += part, where the products of part are complete.
-template <int kRegisters>
-__device__ __forceinline__ void add(float (&sum)[kRegisters], float (&part)[kRegisters]) {
-  wgmma_keep(part);
-  FUSEDOPS_UNROLL
-  for (int i = 0; i < kRegisters; ++i) sum[i] += part[i];
-}
-
 /// Describes a tile in shared memory: rows of 128 bytes, whose 16-byte words are exchanged in the
 /// pattern of 128 bytes that a bulk tensor copy writes. 32 bytes along a row are 2 more. Of an MN-major
 /// tile a row has 64 of its N numbers, 64 rows follow each other, and then come the next numbers.

@@ -123,6 +123,8 @@ def choose(
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
             f"multiples of {aligned} columns and 8 rows",
         )
+    if features.along_k and columns % tiling.cols:
+        return Choice(None, f"one kernel for both scales w of multiples of {tiling.cols} rows")
     if not tiling.several:
         blocks = tiling.grid(rows, columns, target.multiprocessors)
         why += f"; {counted(blocks, 'block')} of it read w, {tiling.cluster} for each tile"
@@ -148,13 +150,19 @@ def chosen(
     w: Tensor,
     arguments: Mapping[str, Any],
     target: Target | None = None,
+    *,
+    along_k: bool = False,
 ) -> Choice:
     """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
 
-    The arguments are those of `features_of`; the target is by default x's device.
+    The arguments are those of `features_of`, and along_k as in `ProductFeatures`; the target is by
+    default x's device.
     """
     target = target or Target.of(x.device)
-    return chosen_for(features_of(epilogue, x, w, arguments, target), target)
+    found = features_of(epilogue, x, w, arguments, target)
+    if isinstance(found, ProductFeatures):
+        found = found._replace(along_k=along_k)
+    return chosen_for(found, target)
 
 
 def features_of(
@@ -269,11 +277,20 @@ def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
     return bool(wanted) and needed(epilogue, wanted).x
 
 
-def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
-    """How a call is run, and why, strides and alignment included; nothing is built."""
+def explained(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    scales: tuple[Tensor, ...] = (),
+) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built.
+
+    The scales are those of `Product`.
+    """
     if not able(epilogue):
         return Choice(None, "amax and 8-bit outputs are not supported in the epilogue of a GEMM")
-    choice = chosen(epilogue, x, w, arguments)
+    choice = chosen(epilogue, x, w, arguments, along_k=bool(scales))
     if choice.tiling is None:
         return choice
     if epilogue.lacking(dict(arguments)):
@@ -282,7 +299,7 @@ def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any])
     x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
     arguments = as_if_cast(epilogue, arguments, dtype)
     bound = bind_store(epilogue, x, w, arguments)
-    if plan(Product(bound, x, w, choice.tiling)) is None:
+    if plan(Product(bound, x, w, choice.tiling, scales)) is None:
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "

@@ -13,11 +13,17 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.declare.interactive import CallSignature
 from fusedops.functors import AddedBias, Functor, Operand, Role, Scale
-from fusedops.product.choice import Choice
+from fusedops.product.choice import Choice, explained
 from fusedops.product.declaration import TAKEN
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factor_scales import FactorScales
-from fusedops.product.factors import check_factors, linear, wrong_shape, wrong_weight
+from fusedops.product.factors import (
+    check_factors,
+    linear,
+    wants_gradient,
+    wrong_shape,
+    wrong_weight,
+)
 from fusedops.product.report import with_scales
 from fusedops.product.single import SingleProduct
 
@@ -287,6 +293,11 @@ class Linear(SingleProduct):
             assert self._that_scales is not None
             if self._that_scales.by_one_kernel(first, second, {**store, **rest}) is not None:
                 return _runtime.Delegate(self._run_by_one_kernel)
+        elif store is None and self._fuses_blocks(first, rest):
+            scales = self.scales.of_blocks(first, second, of_x, of_w)
+            planned = None if scales is None else self._plan(first, second, rest, scales)
+            if planned is not None:
+                return planned
         return _runtime.Delegate(self._run_scaled)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
@@ -322,6 +333,12 @@ class Linear(SingleProduct):
         z = self.scales.product(first, second, of_x, of_w)
         return z if self.alone(first, rest) else self.run_store(self.epilogue, z, rest, way)
 
+    def _fuses_blocks(self, first: Tensor, arguments: dict[str, Any]) -> bool:
+        """Whether one kernel may apply scales of blocks, which no gradient goes back through."""
+        if not self._able or not self.available or not first.is_cuda:
+            return False
+        return not self.epilogue.lacking(arguments) and not wants_gradient(arguments.values())
+
     def _run_by_one_kernel(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call with scales of rows by one kernel, whose STORE begins with them."""
         assert self.scales is not None
@@ -345,11 +362,16 @@ class Linear(SingleProduct):
         of_x, of_w, rest = self._split(first, second, arguments)
         scales = dict(zip(self.scales.names, (of_x, of_w), strict=True))
         by_torch = self.scales.by_torch(first, second, of_x, of_w)
-        choice = Choice(None, "one kernel for both does not apply scales of blocks")
+        choice = Choice(None, "one kernel for both applies scales of rows, or of 128 x 128 of w")
         store = self.scales.in_store(second, of_x, of_w)
+        blocks = self.scales.of_blocks(first, second, of_x, of_w)
         if store is not None:
             assert self._that_scales is not None
             choice = self._that_scales.choice(first, second, {**store, **rest})
+        elif wants_gradient(rest.values()):
+            choice = Choice(None, "one kernel for both has no gradient with scales of blocks")
+        elif blocks is not None:
+            choice = explained(self.epilogue, first, second, rest, blocks)
         return with_scales(self, first, second, rest, scales, by_torch, choice)
 
 

@@ -172,7 +172,7 @@ def with_scales(
     names = " and ".join(scales)
     note = f"torch._scaled_mm multiplies with {names}"
     if told.store is not None and choice.tiling is not None:
-        note = f"{names} are multiplied by before the STORE"
+        note = f"one kernel multiplies by {names}, before the STORE"
     elif not by_torch:
         note = f"both factors are multiplied by {names} in float32 first"
     return dataclasses.replace(

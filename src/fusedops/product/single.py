@@ -190,13 +190,19 @@ class SingleProduct(ProductOp):
             return False
         return chosen(self.epilogue, first, w, arguments).tiling is not None
 
-    def _plan(self, first: Tensor, w: Tensor, arguments: dict[str, Any]) -> Plan | None:
+    def _plan(
+        self,
+        first: Tensor,
+        w: Tensor,
+        arguments: dict[str, Any],
+        scales: tuple[Tensor, ...] = (),
+    ) -> Plan | None:
         """The plan of one kernel, or None if it cannot run the call or cannot be had."""
-        tiling = chosen(self.epilogue, first, w, arguments).tiling
+        tiling = chosen(self.epilogue, first, w, arguments, along_k=bool(scales)).tiling
         if tiling is None:
             return None
         bound = bind_store(self.epilogue, first, w, arguments)
-        planned = plan(Product(bound, first, w, tiling))
+        planned = plan(Product(bound, first, w, tiling, scales))
         if planned is None:
             return None
         made = build_or_warn(planned, self.declaration)
