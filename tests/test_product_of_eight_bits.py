@@ -178,19 +178,30 @@ def test_recorded_on_a_cpu_and_built_for_a_gpu(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_two_kernels_in_compiled_code(monkeypatch):
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("store", ["gelu", "bias"])
+def test_in_compiled_code(store, learns, monkeypatch):
+    """One operator, which chooses when it runs; the gradient of "gelu" reads the product."""
     may_be_one(monkeypatch)
-    op = OPS["gelu"]
+    op = OPS["gelu"] if store == "gelu" else fo.Linear([*SCALES, fo.Bias("b")])
     x, w, operands = given(op)
     run, graph = watched(op)
-    assert torch.equal(run(x, w, **operands), op(x, w, **operands))
-    assert own(graph) == ["forward of Map"]
+    found = []
+    for function in (run, op):
+        bias = operands["b"].detach().requires_grad_(learns)
+        y = function(x, w, **{**operands, "b": bias})
+        found.append([y.detach()])
+        if learns:
+            found[-1] += torch.autograd.grad(y.float().sum(), bias)
+    assert all(same_bits(*pair) for pair in zip(*found, strict=True))
+    assert own(graph) == ["forward of Linear"]
 
 
 @pytest.mark.thorough
-def test_a_call_that_one_kernel_would_run_trains(monkeypatch):
-    """The bias has a gradient, which reads the product; two kernels are in place of the one."""
-    op, found = OPS["gelu"], []
+@pytest.mark.parametrize("store", ["gelu", "bias"])
+def test_a_call_that_one_kernel_would_run_trains(store, monkeypatch):
+    """The bias has a gradient, which reads the product or not; two kernels are in place of one."""
+    op, found = OPS["gelu"] if store == "gelu" else fo.Linear([*SCALES, fo.Bias("b")]), []
     x, w, operands = given(op)
     for fuses in (False, True):
         op.clear()
