@@ -235,11 +235,16 @@ def test_every_row_decides_something_somewhere(monkeypatch):
                 deciding.add(id(rule))
             decided |= rule.sets
         assert decided == set(LaunchConfig._fields), features
-    for features in (*products(), *products_of_few_rows()):
+    for features in (*products(), *products_of_few_rows(), *products_of_eight_bits()):
         deciding.add(id(next(iter(found.matching(features)))))
     for kind, rules in found.rules.items():
         idle = [i for i, rule in enumerate(rules) if id(rule) not in deciding]
         assert not idle, f"{kind}: rows {idle} decide nothing"
+
+
+def products_of_eight_bits():
+    """Features of a product of 8-bit factors."""
+    yield next(products())._replace(dtype="float8_e4m3fn")
 
 
 def products_of_few_rows():
