@@ -61,8 +61,8 @@ FUSEDOPS_KIND(Hfma2, "hfma2",
 FUSEDOPS_KIND(Mufu, "mufu.ex2", asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(r.f[i])));
 #undef FUSEDOPS_KIND
 
-constexpr int kThreads = 512, kStageBytes = (128 + 256) * kStageK * 2;
-constexpr int kShared = 4 * kStageBytes, kSteps = 2000, kLoops = 1000, kRepeats = 16;
+constexpr int kThreads = 512, kBytes = (128 + 256) * kStageBytes;
+constexpr int kShared = 4 * kBytes, kSteps = 2000, kLoops = 1000, kRepeats = 16;
 
 /// Clocks of the product, and of the loops of the others with their number.
 struct Found {
@@ -91,15 +91,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     const long long begins = clock64();
     for (int step = 0; step < kSteps; ++step) {
-      const uint32_t stage = shared + step % 3 * kStageBytes;
-      const uint64_t x = wgmma_tile(stage + warp / 4 * 64 * kStageK * 2);
-      const uint64_t w = wgmma_tile(stage + 128 * kStageK * 2);
+      const uint32_t stage = shared + step % 3 * kBytes;
+      const uint64_t x = wgmma_tile(stage + warp / 4 * 64 * kStageBytes);
+      const uint64_t w = wgmma_tile(stage + 128 * kStageBytes);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kStageK / 16; ++k) {
+      for (int k = 0; k < kStageBytes / 32; ++k) {
 #pragma unroll
         for (int a = 0; a < 2; ++a) {
-          wgmma<fusedops::half>(sums[a], x + k * 2, w + a * (128 * kStageK * 2 / 16) + k * 2, true);
+          wgmma<fusedops::half, Major::kK, Major::kK>(
+              sums[a], x + k * 2, w + a * (128 * kStageBytes / 16) + k * 2, true);
         }
       }
       wgmma_commit();

@@ -117,7 +117,7 @@ template <class T>
 gemm::TensorMap describe(const void* data, int rows, int k, int box) {
   gemm::TensorMap map{};
   const cuuint64_t sizes[] = {cuuint64_t(k), cuuint64_t(rows)}, strides[] = {cuuint64_t(k) * 2};
-  const cuuint32_t boxes[] = {gemm::kStageK, cuuint32_t(box)}, steps[] = {1, 1};
+  const cuuint32_t boxes[] = {gemm::kStageK<T>, cuuint32_t(box)}, steps[] = {1, 1};
   const auto type = std::is_same<T, fusedops::half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                            : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   static const auto encode = [] {

@@ -97,9 +97,12 @@ int driver_version() {
 
 TensorMap encode(const Matrices& matrices) {
   constexpr int kPlain = 0, kSwizzle128 = 3, kPromotion256 = 3, kZeros = 0;  // as in cuda.h
+  constexpr int kBytes = 0;  // CU_TENSOR_MAP_DATA_TYPE_UINT8
+  const unsigned box_columns = matrices.type == kBytes ? 128 : 64;
   constexpr int kMost = 2 + Matrices::kMostBatchDims;
   uint64_t sizes[kMost] = {matrices.columns, matrices.rows}, apart[kMost - 1] = {matrices.pitch};
-  unsigned box[kMost] = {64, static_cast<unsigned>(matrices.box_rows)}, steps[kMost] = {1, 1};
+  unsigned box[kMost] = {box_columns, static_cast<unsigned>(matrices.box_rows)},
+           steps[kMost] = {1, 1};
   for (int i = 0; i < matrices.batch_dims; ++i) {
     sizes[2 + i] = matrices.batch[i].size;
     apart[1 + i] = matrices.batch[i].apart;

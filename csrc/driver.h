@@ -89,7 +89,7 @@ struct Driver {
   void check(Result result, const std::string& what) const;
 };
 
-/// A CUtensorMap of one or many matrices of 16-bit numbers, in whole words.
+/// A CUtensorMap of one or many matrices of 8-bit or 16-bit numbers, in whole words.
 struct alignas(64) TensorMap {
   static constexpr int kWords = 16;
   uint64_t words[kWords];
@@ -102,7 +102,7 @@ struct Matrices {
   static constexpr int kMostBatchDims = 3;
   char* data;
   uint64_t rows, columns, pitch, box_rows;
-  int type;  // CUtensorMapDataType
+  int type;  // CUtensorMapDataType: numbers of 16 bits, or bytes
   int batch_dims;
   struct {
     uint64_t size, apart;

@@ -14,6 +14,7 @@ from test_forward import add_norm_case, attention_case
 
 import fusedops as fo
 from fusedops.functors.operands import Reads
+from fusedops.reference.error_bound import Expected
 from fusedops.testing import check
 from fusedops.testing.comparison import compare_call
 
@@ -366,3 +367,12 @@ def test_products_without_a_gradient(device):
     x, w = randn(3, 8, device=device), randn(16, 8, device=device, seed=1)
     check(fo.Linear(store=[positive()]), x, w)
     check(fo.MLP(hidden=[positive()]), x, w, w.mT.contiguous())
+
+
+def test_a_result_is_rounded_where_it_lies_and_not_where_it_should():
+    """Just below a power of two that it exceeds, so that the distance of numbers doubles."""
+    value, off = 1 - 2.0**-10, 2.0**-8 + 2.0**-10 + 2.0**-20
+    found = torch.tensor(value + off, dtype=torch.float64).bfloat16().double()
+    assert found == 1 + 2.0**-7
+    made = Expected(*torch.tensor([value, 0.0, off], dtype=torch.float64))
+    assert found - value <= made.allowed(torch.bfloat16) <= off + 0.52 * 2.0**-7

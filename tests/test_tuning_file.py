@@ -235,11 +235,17 @@ def test_every_row_decides_something_somewhere(monkeypatch):
                 deciding.add(id(rule))
             decided |= rule.sets
         assert decided == set(LaunchConfig._fields), features
-    for features in (*products(), *products_of_few_rows()):
+    for features in (*products(), *products_of_few_rows(), *products_of_eight_bits()):
         deciding.add(id(next(iter(found.matching(features)))))
     for kind, rules in found.rules.items():
         idle = [i for i, rule in enumerate(rules) if id(rule) not in deciding]
         assert not idle, f"{kind}: rows {idle} decide nothing"
+
+
+def products_of_eight_bits():
+    """Features of products of 8-bit factors: many tiles, few, and scales along K."""
+    for change in ({}, {"wave_percent": 20}, {"along_k": True}):
+        yield next(products())._replace(dtype="float8_e4m3fn", **change)
 
 
 def products_of_few_rows():
@@ -292,15 +298,16 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
     assert chosen[13:16] == ["Together", "InTurns", "InTurns"]
     assert chosen[16:] == ["Together", two]
-    known = {"reads": 1, "writes": 2, "draws": True}
+    known = {"reads": 1, "writes": 2, "draws": True, "dtype": "float16"}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",
         "Together",
         "InTurns",
         "FewRows",
     }
-    assert lookup.product_implementations("sm_90", gpu, depth=8192) == {"two_kernels", "FewRows"}
-    assert lookup.product_implementations("sm_90", gpu, depth=8192, columns=128) == {"two_kernels"}
+    deep = {"depth": 8192, "dtype": "float16"}
+    assert lookup.product_implementations("sm_90", gpu, **deep) == {"two_kernels", "FewRows"}
+    assert lookup.product_implementations("sm_90", gpu, **deep, columns=128) == {"two_kernels"}
 
 
 def test_the_tilings_of_architectures_have_names_of_their_own():

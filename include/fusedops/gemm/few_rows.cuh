@@ -50,11 +50,11 @@ struct FewRows {
   /// Of so many packs a thread reads the operands ahead: registers do not spill.
   static constexpr int kAhead = kPacks < 8 ? kPacks : 8;
 
-  struct Ring : Stages<kStages, (kWarpgroups * 64 + kRows) * kStageK * 2, 0> {
-    static constexpr int kBytesW = kWarpgroups * 64 * kStageK * 2;
-    static constexpr int kBytes = kBytesW + kRows * kStageK * 2;
+  struct Ring : Stages<kStages, (kWarpgroups * 64 + kRows) * kStageBytes, 0> {
+    static constexpr int kBytesW = kWarpgroups * 64 * kStageBytes;
+    static constexpr int kBytes = kBytesW + kRows * kStageBytes;
     /// The bytes of w that the copies bring: MN-major boxes have 64 columns.
-    static constexpr int kCopiedW = kMajor == Major::kK ? kCols * kStageK * 2 : kBytesW;
+    static constexpr int kCopiedW = kMajor == Major::kK ? kCols * kStageBytes : kBytesW;
     static_assert(kBytesSums <= kStages * kBytes, "sums take the place of the stages");
 
     using Base = Stages<kStages, kBytes, 0>;
@@ -69,12 +69,12 @@ struct FewRows {
   /// Issues the products of a stage of the nth 64 rows of w.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage, int nth,
                                                   bool adds) {
-    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage) + nth * 64 * kStageK * 2);
+    const uint64_t w = wgmma_tile<kMajor>(ring.w(stage) + nth * 64 * kStageBytes);
     const uint64_t x = wgmma_tile(ring.x(stage));
     constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;  // as in products.cuh
     wgmma_fence();
     FUSEDOPS_UNROLL
-    for (int k = 0; k < kStageK / 16; ++k) {
+    for (int k = 0; k < kStageK<T> / 16; ++k) {
       wgmma<T, kMajor, Major::kK>(sums, w + k * kNext, x + k * 2, adds || k > 0);
     }
     wgmma_commit();
@@ -90,7 +90,7 @@ template <class Tiling>
 __device__ __forceinline__ Part part_of(int rows, int k) {
   const int across = (rows + Tiling::kRows - 1) / Tiling::kRows;
   const int tile = blockIdx.x / Tiling::kCluster, rank = blockIdx.x % Tiling::kCluster;
-  const int stages = stages_of(k), column = tile / across;
+  const int stages = stages_of<typename Tiling::T>(k), column = tile / across;
   // As FewRowsTiling in architectures.py. Where the swizzle's pattern begins there are whole eights.
   const int tall = (rows + across - 1) / across, row = (tile - column * across) * tall;
   if constexpr (Tiling::kShares) {
@@ -108,26 +108,27 @@ __device__ __forceinline__ Part part_of(int rows, int k) {
 template <class Tiling>
 __device__ __forceinline__ void produce_part(typename Tiling::Ring& ring, const TensorMap& x,
                                              const TensorMap& w, const Part& part) {
+  constexpr int kColumns = kStageK<typename Tiling::T>;
   StageIndex<Tiling::kStages> at;
   for (int step = part.first; step < part.last; ++step) {
     StageBarrier& barrier = ring.full[at.stage];
     char* to = ring.stages + at.stage * Tiling::Ring::kBytes;
     ring.empty[at.stage].wait_alone(at.parity ^ 1);
-    barrier.expect(Tiling::Ring::kCopiedW + (Tiling::kShares ? 2 : 1) * part.box * kStageK * 2);
+    barrier.expect(Tiling::Ring::kCopiedW + (Tiling::kShares ? 2 : 1) * part.box * kStageBytes);
     if constexpr (Tiling::kMajor == Major::kK) {
-      copy_box(w, barrier, to, step * kStageK, part.col, OneProduct{});
+      copy_box(w, barrier, to, step * kColumns, part.col, OneProduct{});
     } else {
       for (int c = 0; c < Tiling::kCols; c += 64) {
-        copy_box(w, barrier, to + c * kStageK * 2, part.col + c, step * kStageK, OneProduct{});
+        copy_box(w, barrier, to + c * kStageBytes, part.col + c, step * kColumns, OneProduct{});
       }
     }
     to += Tiling::Ring::kBytesW;
     if constexpr (Tiling::kShares) {
       const int below = rank_in_cluster() * part.box;
-      copy_box_to_both(x, barrier, to + below * kStageK * 2, step * kStageK, part.row + below,
+      copy_box_to_both(x, barrier, to + below * kStageBytes, step * kColumns, part.row + below,
                        OneProduct{});
     } else {
-      copy_box(x, barrier, to, step * kStageK, part.row, OneProduct{});
+      copy_box(x, barrier, to, step * kColumns, part.row, OneProduct{});
     }
     at.next();
   }

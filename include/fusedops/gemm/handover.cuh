@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a product's sums go from the warps that multiply to those that run the STORE: through shared
-// memory, rounded to the factors' type as a product that is written to memory is.
+// memory, rounded as a product that is written to memory is.
 #pragma once
 
 #include <fusedops/gemm/epilogue.cuh>
@@ -15,13 +15,14 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// What one warp that multiplies hands over: its rows of a tile of kCols columns, 16 packs for each of
-/// 32 lanes. Words of 16 bytes are exchanged within groups of 8 by the row's number, so that neither
+/// What one warp that multiplies hands over: its rows of a tile, packs for each of 32 lanes. Words of 16 bytes are exchanged within groups of 8 by the row's number, so that neither
 /// who writes nor who reads meets a bank twice.
 /// kHalves: where a pack of the other half of the product is that a lane reads with each pack.
-template <int kCols, Halves kHalves = Halves::kNone>
+template <class Tiling, Halves kHalves = Halves::kNone>
 struct Handover {
-  static constexpr int kPacks = 16, kBytes = kPacks * 32 * 16, kPitch = kCols * 2;
+  using T = typename Tiling::T;
+  static constexpr int kCols = Tiling::kTileN, kPitch = kCols * 2;
+  static constexpr int kPacks = Tiling::kHandedPacks, kBytes = kPacks * 32 * 16;
   /// Rows that a warp reads at once, and the lanes of each.
   static constexpr int kBeside = kHalves == Halves::kNone ? 1 : 2;
   static constexpr int kLanes = kCols / kPack / kBeside, kRowsAtOnce = 32 / kLanes;
@@ -30,6 +31,7 @@ struct Handover {
   static constexpr int kWarps = 8;
   /// Of shared memory: the rows of all warps, and their barriers.
   static constexpr int kShared = kWarps * kBytes + 2 * kWarps * 8;
+  static_assert(kShared == Tiling::kScratch, "beside the stages");
 
   uint32_t rows;
   StageBarrier* full;
@@ -50,11 +52,11 @@ struct Handover {
     }
   }
 
-  /// By all lanes: waits until the last sums have been read, then hands over others. kInstructions of
-  /// kRegisters each lie side by side (kAcross), or 16 rows below each other.
-  template <class T, int kAcross, int kInstructions, int kRegisters>
-  __device__ __forceinline__ void write(const float (&sums)[kInstructions][kRegisters],
-                                        uint32_t parity) const {
+  /// By all lanes: waits until the last sums have been read, then hands over others. Those of
+  /// each instruction lie side by side (kAcross), or 16 rows below each other.
+  __device__ __forceinline__ void write(const typename Tiling::Sums& sums, uint32_t parity) const {
+    constexpr int kAcross = Tiling::kAcross, kInstructions = Tiling::kHalves * kAcross;
+    constexpr int kRegisters = kCols / kAcross / 2;
     const int lane = lane_of_warp();
     const int row = lane % 16, high = lane / 16;
     empty->wait(parity ^ 1);
@@ -83,7 +85,6 @@ struct Handover {
   }
 
   /// The nth pack of this lane of x.
-  template <class T>
   __device__ __forceinline__ void read(float (&values)[kPack], int nth) const {
     static_assert(kHalves == Halves::kNone, "the other half is read with it");
     uint32_t pairs[4];
@@ -92,7 +93,6 @@ struct Handover {
     for (int c = 0; c < 4; ++c) from_pair<T>(pairs[c], values[2 * c], values[2 * c + 1]);
   }
   /// The same with that of the other half, as pairs of numbers.
-  template <class T>
   __device__ __forceinline__ void read(float (&values)[kPack], uint32_t (&other)[kPack / 2],
                                        int nth) const {
     uint32_t first[4], second[4];

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 16 bits each. A
-// tile fits into M and N; N and K, and the distances of rows, are multiples of 8. Where w is MN-major, it
-// is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
+// The kernel y = STORE(x @ w.T) for sm_90a. x has M rows and w N rows, of K numbers of 8 or 16 bits each.
+// A tile fits into M and N; N is a multiple of 8, and the distances of rows are multiples of 16 bytes.
+// Where w is MN-major, which has 16 bits, it is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
 //
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
 // warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
@@ -13,6 +13,7 @@
 #pragma once
 
 #include <fusedops/gemm/bias.cuh>
+#include <fusedops/gemm/block_scales.cuh>
 #include <fusedops/gemm/handover.cuh>
 #include <fusedops/gemm/masked_tiles.cuh>
 #include <fusedops/gemm/producer.cuh>
@@ -26,24 +27,28 @@ namespace gemm {
 
 /// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
 /// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
-/// many packs of a lane go through each functor together, 1, 2 or 4.
+/// many packs of a lane go through each functor together, 1, 2 or 4. Sums of factors of 8 bits take twice
+/// the registers, so that their tile is half as large.
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using Together = Tiling<T, 128, 256, 3, false, kPacks, kMajor>;
+using Together =
+    Tiling<T, 128, sizeof(T) == 1 ? 128 : 256, sizeof(T) == 1 ? 6 : 3, false, kPacks, kMajor>;
 template <class T, int kPacks = 4, Major kMajor = Major::kK>
 using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
 
-/// The role of a warp that multiplies. added: the bias, or none; mine: its warpgroup, 0 or 1. A tile that
-/// is `masked` has zeros.
-template <class Tiling, class Order, class Bias, class Masked>
+/// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
+/// warpgroup, 0 or 1. A tile that is `masked` has zeros.
+template <class Tiling, class Order, class Bias, class Masked, class Scales>
 __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
-                                         int k, const Bias& added, const Masked& masked, int mine) {
+                                         int k, const Bias& added, const Masked& masked,
+                                         const Scales& scales, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
-  const int tiles = order.count(), clusters = gridDim.x / 2, all_steps = stages_of(k);
+  const int tiles = order.count(), clusters = gridDim.x / 2,
+            all_steps = stages_of<typename Tiling::Factor>(k);
   auto steps_of = [&](int tile) {
     if constexpr (Masked::kNever) return all_steps;
     return tile < tiles && masked(order.at(tile)) ? 0 : all_steps;
   };
-  const Handover<Tiling::kTileN> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
+  const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
@@ -78,20 +83,42 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     }
     int before = 0;
     const int steps = steps_of(t);
-    if constexpr (!Masked::kNever) {
-      if (steps == 0) {
+    if constexpr (Tiling::kPromotes || !Masked::kNever) {
+      if (Tiling::kPromotes || steps == 0) {
         FUSEDOPS_UNROLL
         for (auto& sum : sums) set_zero(sum);
       }
     }
+    typename Scales::OfThread of_thread;
+    if constexpr (Scales::kAny) {
+      static_assert(Tiling::kPromotes && Tiling::kTileN == 128, "one number for all columns");
+      const auto tile = order.at(t);
+      of_thread = scales.of_thread(tile.row + below, tile.col);
+    }
+    auto scaled = of_thread.next();
     for (int step = 0; step < steps; ++step) {
       ring.full[at.stage].wait(at.parity);
-      Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
+      if constexpr (Tiling::kPromotes) {
+        static_assert(!kInTurns && !Bias::kAny, "sums that begin with zeros, of both warpgroups");
+        typename Tiling::Sums part;
+        Tiling::multiply(part, ring, at.stage, below, false);
+        auto next = scaled;
+        if (step + 1 < steps) next = of_thread.next();
+        wgmma_wait<0>();
+        ring.release(at.stage);
+        FUSEDOPS_UNROLL
+        for (int n = 0; n < Tiling::kHalves * Tiling::kAcross; ++n) {
+          Scales::add(sums[n], part[n], scaled);
+        }
+        scaled = next;
+      } else {
+        Tiling::multiply(sums, ring, at.stage, below, Bias::kAny || step > 0);
+      }
       if constexpr (kInTurns) {
         wgmma_wait<1>();
         if (step > 0) ring.release(before);
         before = at.stage;
-      } else {
+      } else if constexpr (!Tiling::kPromotes) {
         // The other warpgroup keeps the tensor cores busy. A stage that were held until the next one
         // has come would be one less to fill, of three.
         wgmma_wait<0>();
@@ -109,7 +136,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     if constexpr (kInTurns) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
-    to.template write<typename Tiling::T, Tiling::kAcross>(sums, parity);
+    to.write(sums, parity);
     parity ^= 1;
   }
 }
@@ -120,7 +147,7 @@ template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
                                              Epilogue epilogue, const Rows& rows,
                                              const Masked& masked, int nth) {
-  using Sums = Handover<Tiling::kTileN, Order::kHalves>;
+  using Sums = Handover<Tiling, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
   static_assert(kSteps % 2 == 0, "two sets of packs");
@@ -185,11 +212,10 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         }
         FUSEDOPS_UNROLL
         for (int i = 0; i < kPacks; ++i) {
-          using T = typename Tiling::T;
           if constexpr (Order::kHalves == Halves::kNone) {
-            from.template read<T>(these.values[i], now + i);
+            from.read(these.values[i], now + i);
           } else {
-            from.template read<T>(these.values[i], these.rows[i].other, now + i);
+            from.read(these.values[i], these.rows[i].other, now + i);
           }
         }
         if (last) from.release();
@@ -203,15 +229,17 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
 }
 
 /// Gives each warp its role. order: of the tiles; masked: which of them need no product.
-template <class Tiling, class Epilogue, class Rows, class MakeOrder, class Masked>
+template <class Tiling, class Epilogue, class Rows, class MakeOrder, class Masked,
+          class Scales = NoScales>
 __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap& w,
                                             const Epilogue& epilogue, const Rows& rows, int64_t k,
-                                            const MakeOrder& make_order, const Masked& masked) {
+                                            const MakeOrder& make_order, const Masked& masked,
+                                            const Scales& scales = {}) {
   extern __shared__ __align__(16) char memory[];
   typename Tiling::Ring ring(memory);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const int depth = static_cast<int>(k);
-  if (threadIdx.x == 0) Handover<Tiling::kTileN>::make(ring.scratch());
+  if (threadIdx.x == 0) Handover<Tiling>::make(ring.scratch());
   ring.begin();
   const auto order = make_order();
   const auto added = bias_of(epilogue);
@@ -223,7 +251,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
   } else if (warp < 12) {
     set_registers<Tiling, 168>();
-    multiply<Tiling>(ring, order, depth, added, masked, warp / 4 - 1);
+    multiply<Tiling>(ring, order, depth, added, masked, scales, warp / 4 - 1);
   } else {
     set_registers<Tiling, 176 - kToProduce>();
     run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);
@@ -232,16 +260,17 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
 }
 
 /// epilogue: a Forward, or a Backward. group: pairs of tiles of a column that clusters work on before the
-/// next column.
-template <class Tiling, class Epilogue, class Rows>
+/// next column. scales: of the factors, or none.
+template <class Tiling, class Epilogue, class Rows, class Scales = NoScales>
 __device__ __forceinline__ void product_kernel(const TensorMap& x, const TensorMap& w,
                                                const Epilogue& epilogue, const Rows& rows,
-                                               int64_t n, int64_t k, int64_t group) {
+                                               int64_t n, int64_t k, int64_t group,
+                                               const Scales& scales = {}) {
   using Order = TileOrder<Tiling::kTileM, Tiling::kTileN>;
   auto make_order = [&] {
     return Order{static_cast<int>(rows.count), static_cast<int>(n), static_cast<int>(group)};
   };
-  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{}, scales);
 }
 
 /// Many products, whose rows follow each other.

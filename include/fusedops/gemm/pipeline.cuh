@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The ring of stages through which one producer hands parts of x and w to the warps that multiply.
-// Each stage has 64 of the K numbers of a tile's rows. The two blocks of a cluster share w: each copies
+// Each stage has 128 bytes of the K numbers of a tile's rows. The two blocks of a cluster share w: each copies
 // one half of its rows, or of its columns where it is MN-major, to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
 #pragma once
 
@@ -22,8 +22,10 @@ struct alignas(64) TensorMap {
   uint64_t words[16];
 };
 
-/// The numbers of K in a stage: 128 bytes, the width of the swizzle.
-inline constexpr int kStageK = 64;
+/// The bytes of a row in a stage, the width of the swizzle, and the numbers of K that these are.
+inline constexpr int kStageBytes = 128;
+template <class Factor>
+inline constexpr int kStageK = kStageBytes / int(sizeof(Factor));
 
 /// The mbarrier of cluster.cuh for any number of arrivals, also from the other block.
 struct StageBarrier : Barrier {
@@ -61,7 +63,10 @@ struct StageBarrier : Barrier {
 };
 
 /// The stages that the K numbers of a row fill.
-__device__ __forceinline__ int stages_of(int k) { return (k + kStageK - 1) / kStageK; }
+template <class Factor>
+__device__ __forceinline__ int stages_of(int k) {
+  return (k + kStageK<Factor> - 1) / kStageK<Factor>;
+}
 
 /// Copies a box of the matrix, from column `k` and row `row` on, to shared memory of this block.
 __device__ __forceinline__ void copy_box(const TensorMap& map, StageBarrier& barrier, void* to,
@@ -151,9 +156,9 @@ struct Stages {
 /// the stages; kBytesBias: of a tile's bias, which a stage that the tile begins with brings, or 0.
 template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int kBytesBias,
           Major kMajor>
-struct Ring : Stages<kStages, (kTileM + kTileN) * kStageK * 2, kScratch_ + kStages * kBytesBias> {
-  static constexpr int kBytesX = kTileM * kStageK * 2, kBytesW = kTileN * kStageK * 2;
-  static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageK * 2;
+struct Ring : Stages<kStages, (kTileM + kTileN) * kStageBytes, kScratch_ + kStages * kBytesBias> {
+  static constexpr int kBytesX = kTileM * kStageBytes, kBytesW = kTileN * kStageBytes;
+  static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageBytes;
   static constexpr int kScratch = kScratch_;
 
   using Base = Stages<kStages, kBytes, kScratch + kStages * kBytesBias>;
@@ -207,7 +212,7 @@ struct Ring : Stages<kStages, (kTileM + kTileN) * kStageK * 2, kScratch_ + kStag
       copy_box_to_both(w, barrier, half, k, col, w_of);
     } else {
       for (int c = 0; c < kTileN / 2; c += 64) {
-        copy_box_to_both(w, barrier, half + c * kStageK * 2, col + c, k, w_of);
+        copy_box_to_both(w, barrier, half + c * kStageBytes, col + c, k, w_of);
       }
     }
   }

@@ -24,9 +24,10 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
   StageIndex<Tiling::kStages> at;
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
-    const int steps = masked(tile) ? 0 : stages_of(k);
+    const int steps = masked(tile) ? 0 : stages_of<typename Tiling::Factor>(k);
     for (int step = 0; step < steps; ++step) {
-      if (threadIdx.x == 0) ring.fill(at, x, w, step * kStageK, order, tile, added);
+      if (threadIdx.x == 0)
+        ring.fill(at, x, w, step * kStageK<typename Tiling::Factor>, order, tile, added);
       __syncwarp();
       at.next();
     }

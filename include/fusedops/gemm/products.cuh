@@ -13,13 +13,29 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// A tile of a product of two matrices of T, with 16 bits; what the kernels are compiled for.
+/// The type to which a product is rounded before the STORE gets it: that of its factors, or bfloat16 of
+/// factors of 8 bits.
+template <class Factor>
+struct Rounded {
+  using Type = Factor;
+};
+template <>
+struct Rounded<float8_e4m3> {
+  using Type = bfloat16;
+};
+template <>
+struct Rounded<float8_e5m2> {
+  using Type = bfloat16;
+};
+
+/// A tile of a product of two matrices of Factor, with 8 or 16 bits; what the kernels are compiled for.
 ///
 /// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one.
-template <class T_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
+template <class Factor_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
           Major kMajor>
 struct Tiling {
-  using T = T_;
+  using Factor = Factor_;
+  using T = typename Rounded<Factor>::Type;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
   static constexpr bool kInTurns = kInTurns_;
   /// One warpgroup that produces, two that multiply, and one for the STORE.
@@ -28,10 +44,16 @@ struct Tiling {
   /// Instructions beside each other. One of 256 columns needs more registers than a thread of so large a
   /// block begins with, which ptxas refuses, whatever the thread takes later.
   static constexpr int kAcross = kTileN / 128;
-  static_assert(kHalves * kTileN == 256, "128 registers of a thread hold sums");
-  static constexpr int kScratch = 8 * 8192 + 128;  // Handover::kShared
+  /// Whether the sum of each stage is added to the others by additions of float32. Tensor cores keep no
+  /// more than 14 bits of a sum of products of 8 bits, so it has the registers of a second one.
+  static constexpr bool kPromotes = sizeof(Factor) == 1;
+  static_assert((kPromotes ? 2 : 1) * kHalves * kTileN == 256,
+                "128 registers of a thread hold sums");
+  /// What a warp hands over: packs of a lane.
+  static constexpr int kHandedPacks = kHalves * kTileN / 16;
+  static constexpr int kScratch = 8 * kHandedPacks * 512 + 128;  // Handover::kShared
   using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch,
-                          kInTurns ? 0 : kTileN * 2, kMajor>;
+                          kInTurns || kPromotes ? 0 : kTileN * 2, kMajor>;
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.
@@ -40,20 +62,20 @@ struct Tiling {
   /// Issues the products of a stage. below: the first of the warpgroup's rows in the tile.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage,
                                                   int below, bool adds) {
-    const uint64_t x = wgmma_tile(ring.x(stage) + below * kStageK * 2);
+    const uint64_t x = wgmma_tile(ring.x(stage) + below * kStageBytes);
     const uint64_t w = wgmma_tile<kMajor>(ring.w(stage));
-    // From 16 numbers of K to the next 16, in words of 16 bytes: along rows, or 16 rows below.
+    // From 32 bytes of K to the next ones, in words of 16 bytes: along rows, or 16 rows below.
     constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;
     wgmma_fence();
     FUSEDOPS_UNROLL
-    for (int k = 0; k < kStageK / 16; ++k) {
+    for (int k = 0; k < kStageBytes / 32; ++k) {
       FUSEDOPS_UNROLL
       for (int h = 0; h < kHalves; ++h) {
         FUSEDOPS_UNROLL
         for (int a = 0; a < kAcross; ++a) {
-          wgmma<T, Major::kK, kMajor>(
-              sums[h * kAcross + a], x + h * (64 * kStageK * 2 / 16) + k * 2,
-              w + a * (kTileN / kAcross * kStageK * 2 / 16) + k * kNext, adds || k > 0);
+          wgmma<Factor, Major::kK, kMajor>(
+              sums[h * kAcross + a], x + h * (64 * kStageBytes / 16) + k * 2,
+              w + a * (kTileN / kAcross * kStageBytes / 16) + k * kNext, adds || k > 0);
         }
       }
     }

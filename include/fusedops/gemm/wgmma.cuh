@@ -4,11 +4,12 @@
 // The instruction wgmma of sm_90a: a warpgroup, which is four warps, multiplies a tile of 64 x 16 by
 // one of 16 x N, both in shared memory, and adds the product to N / 2 registers of each thread.
 // PTX ISA, "wgmma.mma_async". A factor is K-major: the 16 numbers that meet lie side by side; or it is
-// MN-major: neighbours are its numbers of the same K.
+// MN-major: neighbours are its numbers of the same K. Of 8 bits 32 numbers meet, and both are K-major.
 #pragma once
 
 #include <fusedops/core/detect.cuh>
 #include <fusedops/core/dtype.cuh>
+#include <fusedops/core/float8.cuh>
 
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
@@ -125,19 +126,38 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
                    FUSEDOPS_SUM_128);                                                      \
   }
 
+#define FUSEDOPS_WGMMA_OF_EIGHT_BITS(type)                                               \
+  asm volatile(                                                                          \
+      "{\n"                                                                              \
+      ".reg .pred adds;\n"                                                               \
+      "setp.ne.b32 adds, %66, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32." type "." type " {" FUSEDOPS_SUMS_64 \
+      "}, %64, %65, adds, 1, 1;\n"                                                       \
+      "}\n"                                                                              \
+      : FUSEDOPS_SUM_64                                                                  \
+      : "l"(a), "l"(b), "r"(int(adds)))
+
 /// sum += a @ b.T, or sum = a @ b.T where `adds` is false, for a tile a of 64 rows and a tile b of 2 *
 /// kRegisters; those of an MN-major tile lie in columns.
 template <class T, Major kFirst, Major kSecond, int kRegisters>
 __device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint64_t b, bool adds) {
-  static_assert(detail::IsSame<T, half>::value || detail::IsSame<T, bfloat16>::value,
-                "factors of 16 bits");
-  static_assert(kRegisters == 8 || kRegisters == 16 || kRegisters == 32 || kRegisters == 48 ||
-                    kRegisters == 64 || kRegisters == 96 || kRegisters == 128,
+  static_assert(sizeof(T) == 1
+                    ? kRegisters == 64
+                    : kRegisters == 8 || kRegisters == 16 || kRegisters == 32 || kRegisters == 48 ||
+                          kRegisters == 64 || kRegisters == 96 || kRegisters == 128,
                 "of the second tile");
   if constexpr (detail::IsSame<T, half>::value) {
     FUSEDOPS_WGMMA_OF("f16")
-  } else {
+  } else if constexpr (detail::IsSame<T, bfloat16>::value) {
     FUSEDOPS_WGMMA_OF("bf16")
+  } else {
+    static_assert(kFirst == Major::kK && kSecond == Major::kK, "factors of 8 bits are K-major");
+    if constexpr (detail::IsSame<T, float8_e4m3>::value) {
+      FUSEDOPS_WGMMA_OF_EIGHT_BITS("e4m3");
+    } else {
+      static_assert(detail::IsSame<T, float8_e5m2>::value, "factors of 8 or 16 bits");
+      FUSEDOPS_WGMMA_OF_EIGHT_BITS("e5m2");
+    }
   }
 }
 
@@ -157,6 +177,7 @@ __device__ __forceinline__ void wgmma(float (&sum)[kRegisters], uint64_t a, uint
 #undef FUSEDOPS_SUMS_128
 #undef FUSEDOPS_WGMMA
 #undef FUSEDOPS_WGMMA_OF
+#undef FUSEDOPS_WGMMA_OF_EIGHT_BITS
 
 }  // namespace gemm
 

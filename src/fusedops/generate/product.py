@@ -36,6 +36,7 @@ MOST_GROUPS = 256
 #: The kernel template of each entry, and the members that say its tiles and products.
 TEMPLATES = {
     "product": ("product_kernel<{}>", ", a.group"),
+    "scaled_product": ("product_kernel<{}>", ", a.group, a.scales"),
     "few_rows_product": ("few_rows_kernel<{}>", ""),
     "product_gradient": ("product_kernel<{}>", ", a.group"),
     "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),

@@ -20,16 +20,22 @@ from fusedops.map import Map
 from fusedops.plan.planner import plan
 from fusedops.plan.saved_tensors import needed
 from fusedops.product.factors import (
-    HALVES,
+    MULTIPLIED,
     as_factor,
     factor_dtype,
     product_sizes,
+    read_dtype,
     torch_copies,
     wants_gradient,
 )
 from fusedops.product.product_kernel import Product
 from fusedops.schedule import override
-from fusedops.schedule.architectures import PRODUCT_KERNELS, TILINGS, ProductTiling
+from fusedops.schedule.architectures import (
+    EIGHT_BIT_TILINGS,
+    PRODUCT_KERNELS,
+    TILINGS,
+    ProductTiling,
+)
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config, remembered
@@ -86,10 +92,12 @@ def decided(features: ProductFeatures, target: Target, forced: ProductConfig | N
         faster, slower = f"faster than two ({said})", f"not faster ({said})"
     else:
         config, faster, slower = forced, "forced", "forced away"
-    tiling = TILINGS.get(config.implementation)
+    dtype = getattr(torch, features.dtype)
+    tilings = EIGHT_BIT_TILINGS if dtype.itemsize == 1 else TILINGS
+    tiling = tilings.get(config.implementation)
     if tiling is None:
         return Choice(None, f"one kernel for both is {slower}")
-    storage = STORAGE[getattr(torch, features.dtype)]
+    storage = STORAGE[dtype]
     return Choice(dataclasses.replace(tiling, dtype=storage), f"which is {faster}")
 
 
@@ -108,12 +116,15 @@ def choose(
     tiling = tiling.fitted(rows, columns, depth, target.multiprocessors)
     if batches > 1 and not tiling.several:
         return Choice(None, "one kernel for few rows has one product")
-    if columns % 8 or depth % 8 or not depth or not tiling.covers(rows, columns):
+    aligned = 16 if tiling.eight_bits else 8
+    if columns % 8 or depth % aligned or not depth or not tiling.covers(rows, columns):
         return Choice(
             None,
             f"one kernel for both has tiles of {tiling.rows} x {tiling.cols}, and x and w of "
-            "multiples of 8 columns and rows",
+            f"multiples of {aligned} columns and 8 rows",
         )
+    if features.along_k and columns % tiling.cols:
+        return Choice(None, f"one kernel for both scales w of multiples of {tiling.cols} rows")
     if not tiling.several:
         blocks = tiling.grid(rows, columns, target.multiprocessors)
         why += f"; {counted(blocks, 'block')} of it read w, in clusters of {tiling.cluster}"
@@ -139,13 +150,19 @@ def chosen(
     w: Tensor,
     arguments: Mapping[str, Any],
     target: Target | None = None,
+    *,
+    along_k: bool = False,
 ) -> Choice:
     """How a call is run, as far as shapes and types decide it; of the rest, `explained` tells.
 
-    The arguments are those of `features_of`; the target is by default x's device.
+    The arguments are those of `features_of`, and along_k as in `ProductFeatures`; the target is by
+    default x's device.
     """
     target = target or Target.of(x.device)
-    return chosen_for(features_of(epilogue, x, w, arguments, target), target)
+    found = features_of(epilogue, x, w, arguments, target)
+    if isinstance(found, ProductFeatures):
+        found = found._replace(along_k=along_k)
+    return chosen_for(found, target)
 
 
 def features_of(
@@ -160,9 +177,11 @@ def features_of(
         arguments: Operands and options.
         target: What runs it.
     """
-    dtype = factor_dtype(x)
-    if dtype not in HALVES or factor_dtype(w) is not dtype:
+    dtype = read_dtype(x)
+    if dtype not in MULTIPLIED:
         return Choice(None, HALVES_ALONE)
+    if read_dtype(w) is not dtype:
+        return Choice(None, "one kernel for both multiplies factors of one dtype")
     n, k = w.shape[-2:]
     copies = False
     if w.dim() == 2:  # as in each call of a layer
@@ -229,7 +248,7 @@ def features_of_sizes(
     )
 
 
-HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone"
+HALVES_ALONE = "one kernel for both multiplies float16 and bfloat16 alone, and 8 bits in a Linear"
 
 
 def why_never(dtype: torch.dtype, target: Target) -> str:
@@ -237,7 +256,7 @@ def why_never(dtype: torch.dtype, target: Target) -> str:
     if target.arch not in PRODUCT_KERNELS or target.gpu is None:
         archs = " or ".join(PRODUCT_KERNELS)
         return f"one kernel for both needs {archs}, and this is {target.arch}"
-    return "" if dtype in HALVES else HALVES_ALONE
+    return "" if dtype in MULTIPLIED else HALVES_ALONE
 
 
 def able(epilogue: Map) -> bool:
@@ -258,20 +277,29 @@ def gradient_reads_product(epilogue: Map, wanted: Collection[str]) -> bool:
     return bool(wanted) and needed(epilogue, wanted).x
 
 
-def explained(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Choice:
-    """How a call is run, and why, strides and alignment included; nothing is built."""
+def explained(
+    epilogue: Map,
+    x: Tensor,
+    w: Tensor,
+    arguments: Mapping[str, Any],
+    scales: tuple[Tensor, ...] = (),
+) -> Choice:
+    """How a call is run, and why, strides and alignment included; nothing is built.
+
+    The scales are those of `Product`.
+    """
     if not able(epilogue):
         return Choice(None, "amax and 8-bit outputs are not supported in the epilogue of a GEMM")
-    choice = chosen(epilogue, x, w, arguments)
+    choice = chosen(epilogue, x, w, arguments, along_k=bool(scales))
     if choice.tiling is None:
         return choice
     if epilogue.lacking(dict(arguments)):
         return Choice(None, "one kernel for both leaves out no operand")
-    dtype = factor_dtype(x)
+    dtype = read_dtype(x)
     x, w = (t if t.dtype is dtype else torch.empty_like(t, dtype=dtype) for t in (x, w))
     arguments = as_if_cast(epilogue, arguments, dtype)
     bound = bind_store(epilogue, x, w, arguments)
-    if plan(Product(bound, x, w, choice.tiling)) is None:
+    if plan(Product(bound, x, w, choice.tiling, scales)) is None:
         return Choice(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "

@@ -122,6 +122,28 @@ class FactorScales:
                 f"{op}: {name} wants a gradient, which there is none of; call {name}.detach()"
             )
 
+    def in_store(self, w: Tensor, of_x: Tensor, of_w: Tensor) -> dict[str, Tensor] | None:
+        """The scales as operands of a STORE, where each is of a row; None where they are not."""
+        last = self.layout == "rows"
+        if of_x.shape[-1 if last else 0] != 1 or of_w.shape != (w.shape[0], 1):
+            return None
+        of_rows = of_x if last else of_x.movedim(0, -1)
+        return dict(zip(self.names, (of_rows, of_w[:, 0]), strict=True))
+
+    def of_blocks(
+        self, x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor
+    ) -> tuple[Tensor, ...] | None:
+        """The scales of 128 columns of x and of 128 x 128 of w, as matrices; None for others."""
+        rows, across = math.prod(x.shape[:-1]), math.ceil(x.shape[-1] / BLOCK)
+        if tuple(of_w.shape) != (math.ceil(w.shape[0] / BLOCK), across):
+            return None
+        try:
+            if self.layout == "rows":
+                return of_x.view(rows, across), of_w
+            return of_x.view(across, rows).t(), of_w
+        except RuntimeError:
+            return None  # rows that are not evenly apart
+
     def of_rows(self, x: Tensor, of_x: Tensor) -> Tensor:
         """The scales of x in the shape (rows, blocks)."""
         rows, across = math.prod(x.shape[:-1]), of_x.shape[-1 if self.layout == "rows" else 0]

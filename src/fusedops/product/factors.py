@@ -20,6 +20,7 @@ from fusedops.generate.product import BATCH_DIMS, Factor
 
 __all__ = [
     "HALVES",
+    "MULTIPLIED",
     "as_factor",
     "check_broadcast",
     "check_factors",
@@ -30,6 +31,7 @@ __all__ = [
     "multiply",
     "of_eight_bits",
     "product_sizes",
+    "read_dtype",
     "rows_of",
     "torch_copies",
     "wants_gradient",
@@ -78,10 +80,12 @@ def _along(first: Tensor, second: Tensor) -> int | None:
 #: The dtypes of 8 bits that both factors of a `Linear` may have, each its own.
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
-#: CUtensorMapDataType in cuda.h.
-_KINDS = {torch.float16: 6, torch.bfloat16: 9}
-#: The dtypes of factors that a kernel of our own multiplies.
-HALVES = (*_KINDS,)
+#: Those of 16 bits.
+HALVES = (torch.float16, torch.bfloat16)
+#: CUtensorMapDataType in cuda.h; of 8 bits copies are of bytes.
+_KINDS = {torch.float16: 6, torch.bfloat16: 9, **dict.fromkeys(EIGHT_BITS, 0)}
+#: The dtypes of factors that a kernel of our own multiplies, both of one.
+MULTIPLIED = (*_KINDS,)
 
 
 def check_broadcast(
@@ -185,6 +189,11 @@ def _casts(factor: Tensor) -> bool:
     """Whether autocast is on where a factor lies."""
     device = factor.device.type  # torch does not know it of "meta"
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def read_dtype(factor: Tensor) -> torch.dtype:
+    """The dtype in which a kernel reads a factor: the product's, or its own if that has 8 bits."""
+    return factor.dtype if factor.dtype in EIGHT_BITS else factor_dtype(factor)
 
 
 def as_factor(tensor: Tensor, dtype: torch.dtype) -> Tensor:

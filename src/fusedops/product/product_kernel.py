@@ -108,20 +108,29 @@ class Product(ProductPass):
         x: The factor of shape (..., M, K).
         w: The factor of shape (N, K), or (..., N, K) of many products; either may be contiguous.
         tiling: The form of the kernel, but for which of them is.
+        scales: Those of factors of 8 bits, of shapes (M, K / 128) and (N / 128, K / 128). They
+            stand before w among the arguments of the call.
     """
 
-    def __init__(self, bound: Bound, x: Tensor, w: Tensor, tiling: ProductTiling) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        x: Tensor,
+        w: Tensor,
+        tiling: ProductTiling,
+        scales: tuple[Tensor, ...] = (),
+    ) -> None:
         shape, self.batches, self.rows = product_sizes(x, w)
         self.columns = shape[-1]
-        if w.stride(-1) != 1 and w.stride(-2) == 1:
+        if w.stride(-1) != 1 and w.stride(-2) == 1 and not tiling.eight_bits:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
         super().__init__(bound, x.dtype, tiling)
-        self.slots = bound.op.slots
-        self.factors = factors_of(bound, x, w, len(self.slots) + 1, tiling)
+        self.slots, self.scales = bound.op.slots, scales
+        self.factors = factors_of(bound, x, w, len(self.slots) + 1 + len(scales), tiling)
         batched = self.factors is not None and self.factors[0].batch
         self.product = "Matmul" if batched else "Linear"
         single = "product" if tiling.several else "few_rows_product"
-        self.entry = "batched_product" if batched else single
+        self.entry = "batched_product" if batched else "scaled_product" if scales else single
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The operands and outputs of the STORE; None if bulk copies cannot read the factors."""
@@ -151,9 +160,14 @@ class Product(ProductPass):
     def members(
         self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
     ) -> list[Member]:
-        """Write y and the factors."""
+        """Write y, scales of the factors, and these."""
         assert self.factors is not None
         members = [Member(write.output("y"), "y")]
+        for slot, one in enumerate(self.scales, len(self.slots) + 1):
+            write.pointer((_runtime.POINTER, slot))
+            write.constant(*one.stride())
+        if self.scales:
+            members.append(Member("gemm::BlockScales", "scales"))
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:

@@ -18,7 +18,7 @@ from fusedops.generate.variant import Variant
 from fusedops.plan.planner import plan
 from fusedops.product import product_backward
 from fusedops.product.choice import able, as_if_cast, bind_store, chosen
-from fusedops.product.factors import factor_dtype
+from fusedops.product.factors import read_dtype
 from fusedops.product.product_backward import ProductGradient, may_fuse
 from fusedops.product.product_kernel import Product
 
@@ -42,7 +42,7 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
     """
     if _is_odd(epilogue, (x, w), arguments):
         return
-    dtype = factor_dtype(x)
+    dtype = read_dtype(x)
     try:
         bound = bind_store(epilogue, x, w, as_if_cast(epilogue, arguments, dtype))
     except (TypeError, ValueError):
@@ -73,7 +73,7 @@ def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, An
     tensors = [*factors, *(one for one in arguments.values() if isinstance(one, Tensor))]
     if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
         return True
-    return bool(epilogue.lacking(dict(arguments))) or len({*map(factor_dtype, factors)}) > 1
+    return bool(epilogue.lacking(dict(arguments))) or len({*map(read_dtype, factors)}) > 1
 
 
 def _notify(

@@ -154,6 +154,7 @@ def with_scales(
     arguments: dict[str, Any],
     scales: Mapping[str, Tensor],
     by_torch: bool,
+    choice: Choice,
 ) -> ProductExplanation:
     """Explain a call whose factors and scales have been checked; nothing is computed.
 
@@ -164,12 +165,15 @@ def with_scales(
         arguments: Operands and options, without the scales.
         scales: The scales of both factors by name.
         by_torch: Whether torch's product applies them.
+        choice: How it is run.
     """
-    told = explain_product(op, first, second, arguments)
+    told = explain_product(op, first, second, arguments, choice)
     bars = tuple(Bar(name, read=one.nbytes) for name, one in scales.items())
     names = " and ".join(scales)
     note = f"torch._scaled_mm multiplies with {names}"
-    if not by_torch:
+    if told.store is not None and choice.tiling is not None:
+        note = f"one kernel multiplies by {names}, before the STORE"
+    elif not by_torch:
         note = f"both factors are multiplied by {names} in float32 first"
     return dataclasses.replace(
         told,

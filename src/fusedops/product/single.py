@@ -29,11 +29,11 @@ from fusedops.product.choice import (
 from fusedops.product.declaration import ProductOp
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import (
-    HALVES,
+    MULTIPLIED,
     as_factor,
     factor_dtype,
-    of_eight_bits,
     product_sizes,
+    read_dtype,
     wants_gradient,
 )
 from fusedops.product.product_kernel import Product, build_or_warn
@@ -163,8 +163,8 @@ class SingleProduct(ProductOp):
 
         The op is one that runs calls (`that_adds`).
         """
-        dtype = factor_dtype(first)
-        if not self._able or dtype not in HALVES or of_eight_bits(first):
+        dtype = read_dtype(first)
+        if not self._able or dtype not in MULTIPLIED:
             return None
         w = self.turned(second)
         keeps = reads_product(self.epilogue, first, w, arguments)
@@ -190,13 +190,19 @@ class SingleProduct(ProductOp):
             return False
         return chosen(self.epilogue, first, w, arguments).tiling is not None
 
-    def _plan(self, first: Tensor, w: Tensor, arguments: dict[str, Any]) -> Plan | None:
+    def _plan(
+        self,
+        first: Tensor,
+        w: Tensor,
+        arguments: dict[str, Any],
+        scales: tuple[Tensor, ...] = (),
+    ) -> Plan | None:
         """The plan of one kernel, or None if it cannot run the call or cannot be had."""
-        tiling = chosen(self.epilogue, first, w, arguments).tiling
+        tiling = chosen(self.epilogue, first, w, arguments, along_k=bool(scales)).tiling
         if tiling is None:
             return None
         bound = bind_store(self.epilogue, first, w, arguments)
-        planned = plan(Product(bound, first, w, tiling))
+        planned = plan(Product(bound, first, w, tiling, scales))
         if planned is None:
             return None
         made = build_or_warn(planned, self.declaration)
@@ -257,7 +263,7 @@ class SingleProduct(ProductOp):
         if op.alone(first, arguments):
             op.check_unread(first, second, arguments)
             return op.run_alone(first, second, **arguments)
-        if op._able and torch.compiler.is_compiling() and not of_eight_bits(first):
+        if op._able and torch.compiler.is_compiling():
             outputs = call_operator(op, first, op.turned(second), arguments)
             if outputs is not None:
                 return outputs
@@ -280,7 +286,7 @@ class SingleProduct(ProductOp):
 
     def keeps_by_one_kernel(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether one kernel is faster for product and STORE where the product is kept, too."""
-        if not self._able or factor_dtype(first) not in HALVES or of_eight_bits(first):
+        if not self._able or read_dtype(first) not in MULTIPLIED:
             return False
         keeping, w = self.that_keeps(), self.turned(second)
         if env.record_file() is not None:
@@ -343,8 +349,6 @@ class SingleProduct(ProductOp):
 
     def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """Whether one kernel runs a call of an op that runs calls, or two do, and why."""
-        if of_eight_bits(first):
-            return Choice(None, "factors of 8 bits are multiplied by torch")
         if self._able and reads_product(self.epilogue, first, second, arguments):
             return self.that_keeps().choice(first, second, arguments)  # which is run
         if not self.available:

@@ -26,7 +26,7 @@ from fusedops.generate.target import Target
 from fusedops.plan.saved_tensors import needed
 from fusedops.product.choice import why_never
 from fusedops.product.declaration import TAKEN
-from fusedops.product.factors import HALVES, factor_dtype, wants_gradient
+from fusedops.product.factors import MULTIPLIED, factor_dtype, read_dtype, wants_gradient
 from fusedops.run.autograd import no_statistics
 from fusedops.schedule import override
 from fusedops.schedule.launch import IMPLEMENTATIONS
@@ -140,8 +140,8 @@ def call_operator(
     for one in tensors:
         if one.dim() > 1:
             reads += 1
-    dtype = factor_dtype(x)
-    if dtype not in HALVES or factor_dtype(w) != dtype:
+    dtype = read_dtype(x)
+    if dtype not in MULTIPLIED or read_dtype(w) != dtype:
         return None
     text, store, writes = layer.text, epilogue.text, len(epilogue.outputs) - 1
     if keeps:
@@ -178,7 +178,7 @@ def call_operator(
         draw,
         text,
         (rank - 1,),
-        arguments.get("dtype") or dtype,
+        arguments.get("dtype") or factor_dtype(x),
         bool(wanted),
     )
     outputs = torch.ops.fusedops.forward(*call)

@@ -30,6 +30,7 @@ def expected_product(
     second: Tensor,
     added: Tensor | None = None,
     eight_bits: bool = False,
+    scaled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The product in double, and how far torch's product in the factors' dtype may be off.
 
@@ -37,6 +38,7 @@ def expected_product(
     torch's product adds a bias, it is one more term of what is summed and rounded, and yet not part
     of the product that is returned. With `eight_bits` the factors are what some of 8 bits stand
     for, whose product is rounded to bfloat16, and whose partial sums a GPU may keep in 13 bits.
+    With `scaled` they are so by multiplications with scales, which may follow the rounding.
     """
     dtype = torch.bfloat16 if eight_bits else first.dtype
     value = product(first.double(), second.double())
@@ -50,7 +52,8 @@ def expected_product(
     off = _summing(dtype, first.device, count, summed, size, squares)
     if eight_bits and first.device.type == "cuda":
         off = off + 2.0**-12 * size
-    return value, off + ulp(summed, dtype) / 2
+    rounded = summed.abs() * torch.finfo(dtype).eps if scaled else ulp(summed, dtype)
+    return value, off + rounded / 2
 
 
 def gradients_of_factors(

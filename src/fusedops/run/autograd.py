@@ -141,7 +141,8 @@ class _Differentiated(torch.autograd.Function):
 
 def without_memory(x: Tensor, shape: Sequence[int]) -> Tensor:
     """A tensor in the place of a product that need not be there: of its shape, dtype and device."""
-    return x.new_empty((1,) * len(shape)).expand(tuple(shape))
+    dtype = torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype  # of factors of 8 bits
+    return x.new_empty((1,) * len(shape), dtype=dtype).expand(tuple(shape))
 
 
 def no_statistics(y: Tensor) -> Tensor:

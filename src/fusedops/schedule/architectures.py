@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 __all__ = [
+    "EIGHT_BIT_TILINGS",
     "GPUS",
     "OLDEST",
     "PORTABLE_CLUSTER",
@@ -33,6 +34,10 @@ __all__ = [
 #: Portable cluster size: thread blocks that every GPU with clusters can schedule together (CUDA C++
 #: Programming Guide, "Thread Block Clusters").
 PORTABLE_CLUSTER = 8
+
+
+#: The bytes of a factor's row in one stage of the ring, `kStageBytes` in pipeline.cuh.
+STAGE_BYTES = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +57,8 @@ class ProductTiling:
         threads: The threads of a block: a warpgroup that produces, two that multiply, and one that
             runs the STORE.
         cluster: The blocks of a cluster.
-        stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh.
+        stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh:
+            128 bytes.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
         several: Whether there is a kernel of many products, too, and one of a gradient.
     """
@@ -92,10 +98,16 @@ class ProductTiling:
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
-        stage = (self.rows + self.cols) * self.stage_columns * 2
-        if not self.in_turns:
+        stage = (self.rows + self.cols) * STAGE_BYTES
+        if not self.in_turns and not self.eight_bits:
             stage += self.cols * 2  # a bias
-        return 1024 + self.stages * stage + (8 * 8192 + 128) + 2 * self.stages * 8
+        handed = self.rows * self.cols * (4 if self.in_turns else 2)
+        return 1024 + self.stages * stage + (handed + 128) + 2 * self.stages * 8
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether the factors have 8 bits."""
+        return self.stage_columns == STAGE_BYTES
 
     @property
     def boxes(self) -> tuple[int, int]:
@@ -148,7 +160,7 @@ class FewRowsTiling(ProductTiling):
     @property
     def stage_bytes(self) -> int:
         """Bytes of a stage: a warpgroup has room for 64 rows of w."""
-        return (self.rows + -(-self.cols // 64) * 64) * self.stage_columns * 2
+        return (self.rows + -(-self.cols // 64) * 64) * STAGE_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -233,10 +245,12 @@ class ProductKernel(NamedTuple):
 
     Attributes:
         tilings: Its tilings by name, which no other architecture's has.
+        of_eight_bits: Those of factors of 8 bits, by the same names; not all have one.
         counted: The tiling by which waves and filled tiles of a product are counted.
     """
 
     tilings: Mapping[str, ProductTiling]
+    of_eight_bits: Mapping[str, ProductTiling]
     counted: ProductTiling
 
 
@@ -245,14 +259,21 @@ _SM_90 = {
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
     "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }
+#: Each has half as large a tile, since the sum of each stage has registers of its own.
+_SM_90_EIGHT_BITS = {
+    "Together": ProductTiling("Together", "float8_e4m3", 128, 128, 6, stage_columns=STAGE_BYTES),
+}
 
 #: By the name of the architecture; others run torch's product and a kernel after it.
 PRODUCT_KERNELS: Mapping[str, ProductKernel] = MappingProxyType(
-    {"sm_90": ProductKernel(_SM_90, _SM_90["Together"])}
+    {"sm_90": ProductKernel(_SM_90, _SM_90_EIGHT_BITS, _SM_90["Together"])}
 )
 
-#: The tilings of all architectures by name.
+#: The tilings of all architectures by name, and those of factors of 8 bits.
 TILINGS = {name: one for kernel in PRODUCT_KERNELS.values() for name, one in kernel.tilings.items()}
+EIGHT_BIT_TILINGS = {
+    name: one for kernel in PRODUCT_KERNELS.values() for name, one in kernel.of_eight_bits.items()
+}
 
 
 MIB = 1 << 20

@@ -141,8 +141,9 @@ class ProductFeatures(NamedTuple):
         reads: Number of operands with more elements than a row of the product.
         writes: Number of outputs beside y, saved streams and taps.
         draws: Whether a dropout acts.
-        dtype: That of the factors, "float16" or "bfloat16".
+        dtype: That of the factors, "float16", "bfloat16" or one of 8 bits, "float8_e4m3fn".
         store: The functors after the product, as text (declare/text.py).
+        along_k: Whether the factors have scales that change along the depth.
     """
 
     rows: int
@@ -159,6 +160,7 @@ class ProductFeatures(NamedTuple):
     draws: bool
     dtype: str
     store: str
+    along_k: bool = False
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

@@ -304,10 +304,11 @@ def truth(
     added = None if operand is None else given[operand].detach()
     eight_bits = of_eight_bits(first)
     dtype = torch.bfloat16 if eight_bits else first.dtype
+    scaled = isinstance(op, Linear) and op.scales is not None
     if isinstance(op, Linear) and op.scales is not None:
         of_x, of_w, arguments = op.scales.taken(arguments)
         first, second = op.scales.dequantised(first, second, of_x, of_w, torch.float64)
-    value, spread = expected_product(op.product, first, second, added, eight_bits)
+    value, spread = expected_product(op.product, first, second, added, eight_bits, scaled)
     if added is not None and op.has_added is not None:  # else the STORE as declared adds it
         value = value + added.double()
     bound = chain.bind(value.to(dtype), arguments)._replace(x=value)

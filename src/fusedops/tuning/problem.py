@@ -302,7 +302,9 @@ def _filled(like: Tensor, columns: int, device: torch.device) -> Tensor:
     sizes = zip(like.shape, like.stride(), strict=True)
     end = 1 + sum((size - 1) * step for size, step in sizes) if like.numel() else 0
     memory = torch.empty(end, dtype=like.dtype, device=device)
-    if like.is_floating_point():
+    if like.is_floating_point() and like.itemsize == 1:
+        memory.copy_(torch.randn(end, device=device))
+    elif like.is_floating_point():
         memory.normal_()
     elif like.dtype is torch.bool:
         memory.bernoulli_(_FLAGGED)

@@ -21,6 +21,7 @@ from fusedops.product import product_backward
 from fusedops.product.autograd import W2, between_products, why_kept
 from fusedops.product.choice import Choice, able, choose, features_of
 from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import of_eight_bits
 from fusedops.product.product_backward import ProductBackward
 from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import PRODUCT_KERNELS
@@ -80,7 +81,7 @@ def of_product(
     else:
         found = features_of(compared.epilogue, x, w, arguments, target)
     cure = (
-        "one kernel is for functors after a product of float16 or bfloat16 on an "
+        "one kernel is for functors after a product of 8 or 16 bits on an "
         f"{' or '.join(PRODUCT_KERNELS)} GPU, and what two run needs no tuning"
     )
     first, second = op.inputs
@@ -203,9 +204,13 @@ class _Product:
         return fewer_rows(bound, max(CHECKED, CHECKED_ROWS * bound.columns))
 
     def filled(self, like: Mapping[str, Any]) -> dict[str, Any]:
-        """Random tensors; the right factor is scaled so that the product is of unit size."""
+        """Random tensors; the right factor is scaled so that the product is of unit size.
+
+        Of 8 bits it is not: it would have few numbers left.
+        """
         given = filled(like, self._features.columns, self._device)
-        given[self._weight] *= self._features.depth**-0.5
+        if not of_eight_bits(given[self._weight]):
+            given[self._weight] *= self._features.depth**-0.5
         return given
 
     def sets(self, like: Mapping[str, Any], *written: Tensor) -> list[dict[str, Any]]:
