@@ -16,7 +16,7 @@ from fusedops.generate.target import Target
 from fusedops.plan import placing
 from fusedops.plan.planned import Planned
 from fusedops.plan.wanted_gradients import Occurrence
-from fusedops.run.gradient import described, gradient_of
+from fusedops.run.gradient import described, gradient_of, sharing
 
 _PLACES = {"registers": "registers", "shared": "shared memory", "memory": "memory"}
 
@@ -29,6 +29,7 @@ class GradCall:
         names: The names of the tensors that require grad, operands or "x".
         refused: Why the fused call raises, or None if it does not.
         gradient: The backward pass for these names, with a gradient for every output.
+        shared: The names whose gradient is the tensor of x's, or that of y's (`shared_gradients`).
     """
 
     def __init__(self, bound: Bound, names: frozenset[str], refused: str | None) -> None:
@@ -36,6 +37,7 @@ class GradCall:
         self.names = names
         self.refused = refused
         self.gradient = gradient_of(bound, names, frozenset(bound.op.joining))
+        self.shared = sharing(bound, names)
 
     def kept(self) -> tuple[Kept, ...]:
         """The saved tensors: row statistics, inputs and saved streams that the backward reads."""
@@ -101,6 +103,9 @@ class GradCall:
                 where = f" in {_PLACES[told.tile.launch.sum_storage]}"
             later = ", the parts added up by the second" * (one in told.results.parts_of)
             parts.append(f"{one.name}: summed over {over}{where}{later}")
+        parts += [
+            f"{name}: the gradient of {like}, one tensor" for name, like in self.shared.items()
+        ]
         for found in filter(None, (variant.cached() for variant in told.variants)):
             parts += found.remarks
         return "; ".join(parts)
