@@ -21,7 +21,7 @@ __all__ = [
     "Sweeps",
     "block_columns",
     "chunk_rows",
-    "has_room_for_sums",
+    "classes_ahead",
     "pieces",
     "sweeps_of",
     "why_late",
@@ -61,16 +61,25 @@ def block_columns(features: int, classes: int, *, of_w: bool = False) -> int:
     return math.ceil(math.ceil(classes / count) / 64) * 64
 
 
-def has_room_for_sums(rows: int, classes: int) -> bool:
-    """Whether w's gradient is added up in the forward sweep, which saves a product.
+def classes_ahead(rows: int, classes: int, size: int) -> int:
+    """For how many classes w's gradient is summed in the forward sweep, which saves their product.
 
-    The sum in float32 may take 8 bytes for each element of x.
+    The sum, in float32 or wider, takes no more memory than x does. Its classes grow by steps with
+    the rows, so that code that is compiled once serves many numbers of rows.
+
+    >>> classes_ahead(rows=16384, classes=32000, size=2)  # a quarter; w has almost twice x's rows
+    7936
     """
-    return classes <= 2 * rows
+    steps = sum(step * classes <= 2 * rows for step in range(1, 5))  # of half of w's bytes each
+    ahead = classes * steps * min(size, 4) // 8
+    return classes if ahead >= classes else ahead // 64 * 64
 
 
 class Sweeps(NamedTuple):
-    """Which gradients a call makes, and which of them already in the forward pass."""
+    """Which gradients a call makes, and which of them already in the forward pass.
+
+    That of w may be among the early ones for some of its classes alone.
+    """
 
     wanted: list[str]
     early: list[str]
@@ -83,7 +92,7 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     if why_late(op, x, operands, wanted):
         return Sweeps(wanted, [])
     by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
-    sums = not by_row and has_room_for_sums(rows, w.shape[0])
+    sums = not by_row and classes_ahead(rows, w.shape[0], factor_dtype(x).itemsize) > 0
     return Sweeps(wanted, [name for name in wanted if name != "w" or sums])
 
 
@@ -172,11 +181,13 @@ class Logits:
         """The logits of a matrix in the dimensions of their rows."""
         return z if len(self.rows) == 1 else z.view(*self.rows, z.shape[1])
 
-    def parts(self, rows: int, classes: int) -> Iterator[tuple[slice, slice, Tensor]]:
-        """All logits, so many rows and classes at a time, one part after another in one memory."""
-        room = self.room(min(rows, self.count), min(classes, self.classes))
+    def parts(
+        self, rows: int, classes: int, first: int = 0
+    ) -> Iterator[tuple[slice, slice, Tensor]]:
+        """The logits from the first class on, so many rows and classes at a time, in one memory."""
+        room = self.room(min(rows, self.count), min(classes, self.classes - first))
         for here in pieces(self.count, rows):
-            for of in pieces(self.classes, classes):
+            for of in pieces(self.classes, classes, first):
                 z = room[: here.stop - here.start, : of.stop - of.start]
                 torch.mm(self.x[here], self.w[of].t(), out=z)
                 yield here, of, self.in_rows(z)
@@ -220,7 +231,7 @@ class Logits:
         return dict(zip(("x", *op.slots), found, strict=True))
 
 
-def pieces(whole: int, size: int) -> Iterator[slice]:
-    """``range(whole)`` in pieces of this size, of which the last may be shorter."""
-    for start in range(0, whole, size):
+def pieces(whole: int, size: int, first: int = 0) -> Iterator[slice]:
+    """``range(first, whole)`` in pieces of this size, of which the last may be shorter."""
+    for start in range(first, whole, size):
         yield slice(start, min(start + size, whole))
