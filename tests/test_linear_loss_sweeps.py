@@ -234,13 +234,16 @@ def peak_of(step):
 
 
 @pytest.mark.parametrize("rows", [256, 512, 768, 2048])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, *thorough(torch.float64)])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float32, *thorough(torch.float64)]
+)
 @pytest.mark.parametrize("reduction", ["mean", *thorough("none")])
 @pytest.mark.parametrize("retain", [False, *thorough(True)])
 def test_memory_beside_gradients_is_that_of_x(rows, dtype, reduction, retain, monkeypatch):
     """However many classes the forward sweep makes w's gradient for; numbers of rows come to it.
 
-    A graph that is retained keeps the gradients that the forward pass made, too.
+    A graph that is retained keeps the gradients that the forward pass made, too. float16 takes
+    twice as much: the gradient of x is rounded of a sum in float32, beside which a block was.
     """
     # Products on a CPU copy factors of 16 bits, and results of 32 are none of theirs.
     monkeypatch.setattr(torch, "mm", lambda *_, out: out.zero_())
@@ -254,9 +257,10 @@ def test_memory_beside_gradients_is_that_of_x(rows, dtype, reduction, retain, mo
         torch.autograd.grad(loss, (x, w), upstream.to(loss.dtype), retain_graph=retain)
 
     made = peak_of(step) - x.nbytes - w.nbytes
-    ahead = 0 if reduction == "none" else logits.classes_ahead(rows, 1024, dtype.itemsize)
+    late = reduction == "none" or dtype is torch.float16
+    ahead = 0 if late else logits.classes_ahead(rows, 1024, dtype.itemsize)
     again = ahead * 128 * dtype.itemsize if retain else 0
-    assert made <= x.nbytes + again + 64 * rows
+    assert made <= x.nbytes * (1 + (dtype is torch.float16)) + again + 64 * rows
 
 
 @pytest.mark.parametrize("wanted", ["xwb", "x", ""])

@@ -250,7 +250,7 @@ class LinearCrossEntropy(Op):
             return
         logits = Logits(self, x, w, target, tensors, numbers)
         for trains in (False, True)[: 1 + bool(wanted)]:
-            columns = block_columns(features, classes, of_w=trains and "x" not in wanted)
+            columns = block_columns(features, classes, backward=trains)
             blocks = {one.stop - one.start: one for one in pieces(classes, columns)}
             for size, block in blocks.items():
                 z = logits.in_rows(logits.room(logits.count, columns)[:, :size])

@@ -47,16 +47,16 @@ def chunk_rows(rows: int, features: int, *, of_w: bool) -> int:
     return math.ceil(math.ceil(rows / count) / 64) * 64
 
 
-def block_columns(features: int, classes: int, *, of_w: bool = False) -> int:
+def block_columns(features: int, classes: int, *, backward: bool = False) -> int:
     """How many classes are multiplied at a time, all blocks but the last having as many.
 
-    Their logits take twice the bytes of x, as the sum of x's gradient does in float32, unless that
-    makes them few or many; where the gradient of w is all that is made of them, as many as x.
+    Their logits take twice the bytes of x, and in the backward pass, where gradients are there as
+    well, as many as x, unless that makes them few or many.
 
     >>> block_columns(features=4096, classes=128256)
     8064
     """
-    wanted = min(max(features if of_w else 2 * features, _FEWEST_CLASSES), _MOST_CLASSES)
+    wanted = min(max(features if backward else 2 * features, _FEWEST_CLASSES), _MOST_CLASSES)
     count = max(1, math.ceil(classes / wanted))
     return math.ceil(math.ceil(classes / count) / 64) * 64
 

@@ -105,7 +105,7 @@ def _forward(
 def _late(rows: int, w: Tensor, late: Sequence[str], size: int) -> str:
     """What the backward pass multiplies again, in words."""
     classes, features = w.shape
-    columns = block_columns(features, classes, of_w="x" not in late)
+    columns = block_columns(features, classes, backward=True)
     told = (
         f"{counted(math.ceil(classes / columns), 'block')} of {columns} classes: the product "
         f"again, {2 * rows * w.numel()} flops in all, {rows * columns * size} bytes, a kernel for "

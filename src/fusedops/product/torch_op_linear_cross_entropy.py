@@ -242,9 +242,7 @@ def _run_late(
         gradients = _Gradients(logits, call.late, by_rows=False, ahead=first)
         for one in ahead:
             _multiply(one, upstream[0], gradients.found["w"][:first], spent=spent)
-        columns = block_columns(
-            logits.x.shape[1], logits.classes - first, of_w="x" not in call.late
-        )
+        columns = block_columns(logits.x.shape[1], logits.classes - first, backward=True)
         incoming = logits.upstream(dict(zip(outputs, upstream, strict=True)))
         kept = kept.view(*logits.rows, -1)
         for rows, classes, z in logits.parts(logits.count, columns, first):
