@@ -43,6 +43,7 @@ def ways() -> dict[str, Loss]:
         "torch.compile": torch.compile(_of_logits, dynamic=False),
         "torch's linear_cross_entropy": _of_torch,
         "Liger": _of_liger,
+        "Liger, sums in float32": functools.partial(_of_liger, sums=torch.float32),
         "QuACK": _of_quack,
     }
 
@@ -59,10 +60,10 @@ def _of_torch(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
     return chunked(x, w, target)
 
 
-def _of_liger(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+def _of_liger(x: Tensor, w: Tensor, target: Tensor, sums: torch.dtype | None = None) -> Tensor:
     PEERS["liger"].version()
     liger = importlib.import_module("liger_kernel.transformers")
-    loss: Tensor = liger.LigerFusedLinearCrossEntropyLoss()(w, x, target)
+    loss: Tensor = liger.LigerFusedLinearCrossEntropyLoss(accum_dtype=sums)(w, x, target)
     return loss
 
 
