@@ -27,22 +27,31 @@ __all__ = [
     "why_late",
 ]
 
-#: With fewer rows a product with w takes longer to read w than to multiply.
-_FEWEST_ROWS = 1024
+#: With fewer rows a product with w takes about as long to read w as to multiply, and with more
+#: much less.
+_FEWEST_ROWS, _ENOUGH_ROWS = 512, 1024
 #: With fewer classes products are small, and with more their logits take memory.
 _FEWEST_CLASSES, _MOST_CLASSES = 2048, 16384
 
 
-def chunk_rows(rows: int, features: int, *, of_w: bool) -> int:
+def chunk_rows(rows: int, features: int, classes: int, *, of_w: bool, sums: int = 0) -> int:
     """How many rows are multiplied at a time, all chunks but the last having as many.
 
-    Where a gradient of w is made, the logits of a chunk take no more memory than it does. It is
-    allocated when they are gone, so they take none of their own.
+    Where a gradient of w is made, their logits take no more memory than it does, which is allocated
+    when they are gone. If those are few rows, they may take as much as x beside it, less the sums.
 
-    >>> chunk_rows(rows=16384, features=2048, of_w=True)
+    Args:
+        rows: The rows of x.
+        features: The columns of both factors.
+        classes: The rows of w.
+        of_w: Whether a gradient of w is made, in either pass.
+        sums: How many logits have the bytes of the sums of w's gradient.
+
+    >>> chunk_rows(rows=16384, features=2048, classes=32000, of_w=True)
     2048
     """
-    wanted = max(features, _FEWEST_ROWS) if of_w else _FEWEST_ROWS
+    room = rows * features // classes + (features - sums // classes) * of_w
+    wanted = max(_FEWEST_ROWS, min(room, _ENOUGH_ROWS), features * of_w) // 64 * 64
     count = max(1, math.ceil(rows / wanted))
     return math.ceil(math.ceil(rows / count) / 64) * 64
 
@@ -68,7 +77,7 @@ def classes_ahead(rows: int, classes: int, size: int) -> int:
     the rows, so that code that is compiled once serves many numbers of rows.
 
     >>> classes_ahead(rows=16384, classes=32000, size=2)  # a quarter; w has almost twice x's rows
-    7936
+    8000
     """
     steps = sum(step * classes <= 2 * rows for step in range(1, 5))  # of half of w's bytes each
     ahead = classes * steps * min(size, 4) // 8

@@ -87,7 +87,9 @@ def _forward(
         if why and sweeps.wanted:
             told += f"; all gradients are made in the backward pass: {why}"
         return told, 2 * blocks
-    taken = min(chunk_rows(rows, features, of_w="w" in sweeps.wanted), rows)
+    sums = ahead.numel() * max(size, 4) // size
+    taken = chunk_rows(rows, features, classes, of_w="w" in sweeps.wanted, sums=sums)
+    taken = min(taken, rows)
     chunks = math.ceil(rows / taken)
     made = [f"a product of {taken * classes * size} bytes", "a kernel for the loss"]
     made += ["one for the gradient of the logits in their memory"]

@@ -168,7 +168,12 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
 def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The loss of each row, what is kept of it, and the early gradients."""
     logits = call.logits()
-    rows = chunk_rows(logits.count, logits.x.shape[1], of_w="w" in call.wanted)
+    features, size = logits.x.shape[1], logits.x.dtype.itemsize
+    rows = chunk_rows(
+        *(logits.count, features, logits.classes),
+        of_w="w" in call.wanted,
+        sums=call.ahead * features * max(size, 4) // size,
+    )
     gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
