@@ -294,8 +294,11 @@ def _fake_scale(upstream: Tensor, gradients: Sequence[Tensor], spent: bool) -> l
 
 
 def _is_last_use() -> bool:
-    """Whether what a node has saved for this backward pass is read no more after it."""
-    if torch.compiler.is_compiling():
+    """Whether what a node has saved for this backward pass is read no more after it.
+
+    What is traced may be run more than once.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
     return not torch._C._autograd._get_current_graph_task_keep_graph()
 
