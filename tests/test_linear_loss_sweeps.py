@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from cases import raises, randn, thorough
+from functorch.compile import aot_function, nop
 from torch.nn import functional
 from torch.profiler import ProfilerActivity
 from torch.utils.checkpoint import checkpoint
@@ -141,6 +142,21 @@ def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, device):
         assert torch.equal(found, wanted)
         for one, other in zip(torch.autograd.grad(found, (x, w, b)), gradients, strict=True):
             assert torch.equal(one, other)
+
+
+def test_a_traced_backward_pass_runs_more_than_once():
+    """It keeps what the forward pass has made, though the tracing was the last use of that."""
+    x, w, _, target = case(PART)
+    op = fo.LinearCrossEntropy()
+
+    def step(x, w, target):
+        return 2 * op(x, w, target=target)
+
+    wanted = torch.autograd.grad(step(x, w, target), (x, w))
+    loss = aot_function(step, fw_compiler=nop, bw_compiler=nop)(x, w, target)
+    for again in (True, False):
+        found = torch.autograd.grad(loss, (x, w), retain_graph=again)
+        assert all(map(torch.equal, found, wanted))
 
 
 @pytest.mark.parametrize(

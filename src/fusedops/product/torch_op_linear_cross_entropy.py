@@ -14,7 +14,7 @@ classes. Each part of the logits is multiplied when it is needed, and its gradie
 - ``fusedops::linear_cross_entropy_late(upstream, outputs, kept, ahead, spent, ...)`` goes by blocks
   of classes in the backward pass, and makes the other gradients of these numbers. Of w's gradient
   the first classes may be there, in ``ahead``.
-- ``fusedops::linear_cross_entropy_scaled(upstream, gradients, spent)`` multiplies the early ones by
+- ``fusedops::linear_cross_entropy_scaled(upstream, gradient, spent)`` multiplies an early one by
   the gradient of the loss.
 
 With ``spent`` nobody reads the early gradients again, and each gives its memory back as soon as it
@@ -280,17 +280,15 @@ def _multiply(gradient: Tensor, upstream: Tensor, out: Tensor, *, spent: bool) -
         gradient.untyped_storage().resize_(0)
 
 
-def _scale(upstream: Tensor, gradients: Sequence[Tensor], spent: bool) -> list[Tensor]:
-    made = []
+def _scale(upstream: Tensor, gradient: Tensor, spent: bool) -> list[Tensor]:
+    made = torch.empty_like(gradient)
     with torch.no_grad():
-        for one in gradients:
-            made.append(torch.empty_like(one))
-            _multiply(one, upstream, made[-1], spent=spent)
-    return made
+        _multiply(gradient, upstream, made, spent=spent)
+    return [made]
 
 
-def _fake_scale(upstream: Tensor, gradients: Sequence[Tensor], spent: bool) -> list[Tensor]:
-    return [torch.empty_like(one) for one in gradients]
+def _fake_scale(upstream: Tensor, gradient: Tensor, spent: bool) -> list[Tensor]:
+    return [torch.empty_like(gradient)]
 
 
 def _is_last_use() -> bool:
@@ -332,11 +330,10 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
                 *(x, w, target, tensors, *call[4:]),
             )
             found.update(zip(late, made, strict=True))
-        if early:
-            made = torch.ops.fusedops.linear_cross_entropy_scaled(
-                arriving["loss"], [*early.values()], spent
+        for name, one in early.items():  # one by one: in compiled code each is gone before the next
+            (found[name],) = torch.ops.fusedops.linear_cross_entropy_scaled(
+                arriving["loss"], one, spent
             )
-            found.update(zip(early, made, strict=True))
     operands = [found.get(name) for name in call.names]
     rest: list[Any] = [
         None if one else [] for one in call[4:]
@@ -353,5 +350,5 @@ library.register_autograd(
     f"fusedops::{_NAME}", _differentiate, setup_context=_set_up, lib=namespace
 )
 define_gradient(f"{_NAME}_late", _LATE, _run_late, _fake_late, _TITLE)
-_SCALED = "Tensor upstream, Tensor[] gradients, bool spent"
+_SCALED = "Tensor upstream, Tensor gradient, bool spent"
 define_gradient(f"{_NAME}_scaled", _SCALED, _scale, _fake_scale, _TITLE)
