@@ -30,6 +30,8 @@ Parts (all that this machine can run, unless some are named):
     evoformer          GPU   AlphaFold's triangle attentions beside torch eager and torch.compile
     losses             GPU   cross entropy at sizes of language models, beside torch eager,
                              torch.compile and QuACK
+    linear_losses      GPU   a linear layer and its cross entropy at sizes of language models: time
+                             and peak memory of a step, beside torch, Liger and QuACK
     lse_and_sink       GPU   softmaxes that return their logsumexp or have a sink, beside torch
     flagship           GPU   both chains beside torch eager and torch.compile
     flagship_backward  GPU   both chains forward and backward, all gradients
@@ -74,6 +76,7 @@ import grouped
 import host
 import host_compiled
 import lengths
+import linear_losses
 import losses
 import lse_and_sink
 import maps
@@ -122,6 +125,7 @@ GPU_PARTS: dict[str, Part] = {
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),
     "losses": losses.measured,
+    "linear_losses": linear_losses.measured,
     "lse_and_sink": lse_and_sink.measured,
     "flagship": whole(flagships.forward),
     "flagship_backward": whole(flagships.steps),

@@ -31,6 +31,7 @@ import counters  # noqa: E402
 import errors  # noqa: E402
 import figures  # noqa: E402
 import functors  # noqa: E402
+import linear_losses  # noqa: E402
 import losses  # noqa: E402
 import lse_and_sink  # noqa: E402
 import models  # noqa: E402
@@ -599,6 +600,40 @@ def test_losses_beside_others(monkeypatch, tmp_path):
         (">= 92 %", "no"),
         ("", ""),
     }
+
+
+def test_linear_losses_beside_others(monkeypatch):
+    """Each way is compared with float64, and has a time and a peak; what is missing says so."""
+
+    def attempt(measure):
+        try:
+            return measure(), ""
+        except peers.SkipError as why:
+            return 0.0, f"skipped: {why}"
+
+    monkeypatch.setattr(linear_losses, "SHAPES", ((64, 32, 100),))
+    monkeypatch.setattr(linear_losses, "peak_of", lambda call, factors: len(call()) / 2)
+    monkeypatch.setattr(linear_losses, "queue_seconds", lambda calls: 2.0)
+    monkeypatch.setattr(linear_losses, "attempt", attempt)
+    monkeypatch.setattr(torch, "compile", lambda way, **options: way)
+    rows = [one.cells() for one in linear_losses.measured(Selection(), "cpu")]
+    found = {(row["case"].split()[4], row["by"]): row for row in rows}
+    assert len(found) == len(rows) == 2 * len(linear_losses.ways())
+    for dtype, by in itertools.product(("float16", "bfloat16"), ("fusedops", "torch eager")):
+        assert found[dtype, by]["note"] == "peak 1.50 of factors and gradients"
+        assert found[dtype, by]["microseconds"] == "2000000.00"
+    assert "skipped: quack-kernels is not installed" in found["float16", "QuACK"]["note"]
+
+
+def test_a_linear_loss_that_is_wrong_is_found():
+    given = torch.randn(64, 32), torch.randn(100, 32).requires_grad_(), torch.arange(64)
+    wrong = {
+        "the loss": lambda x, w, t: 1.1 * linear_losses._of_logits(x, w, t),
+        "w's gradient": lambda x, w, t: linear_losses._of_logits(x, w.detach() + w - w, t),
+    }
+    for name, loss in wrong.items():
+        assert linear_losses.is_off(loss, *given).startswith(f"{name} is off by")
+    assert linear_losses.is_off(linear_losses._of_logits, *given) == ""
 
 
 @pytest.mark.parametrize("case", functors.CASES, ids=lambda case: case.name)

@@ -47,9 +47,11 @@ __device__ __forceinline__ void straight_kernel(const Op& op, const LoadT& load,
                        Schedule::kExact, Schedule::kFull, Schedule::kPieces>;
   const int of_chunk = Schedule::chunk_cols(even);
   const int chunks = Schedule::chunks(cols, of_chunk);
-  const int begin = Schedule::share(blockIdx.x, chunks).begin * of_chunk;
+  // The first blocks take the last rows, which the forward pass has left in the L2 cache.
+  const unsigned block = gridDim.x - 1 - blockIdx.x;
+  const int begin = Schedule::share(block, chunks).begin * of_chunk;
   const int first_col = threadIdx.x % Schedule::kThreads * Schedule::kWidth;
-  const int64_t slice = Schedule::first_row(blockIdx.x / chunks) + threadIdx.x / Schedule::kThreads;
+  const int64_t slice = Schedule::first_row(block / chunks) + threadIdx.x / Schedule::kThreads;
   const RowRange of_slice = slices.of(slice, rows.count);
   const int col = begin + first_col;
   RowTile value;

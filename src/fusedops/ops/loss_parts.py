@@ -92,6 +92,11 @@ class LossOfParts:
         found: Tensor = target.long() == self.constants["ignore_index"]
         return found
 
+    def is_counted(self, target: Tensor) -> Tensor:
+        """Whether each target is not `ignore_index`, by one kernel."""
+        found: Tensor = target.long() != self.constants["ignore_index"]
+        return found
+
     @property
     def row_parts(self) -> RowParts:
         own = constants_of_part(self.constants)

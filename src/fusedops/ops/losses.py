@@ -280,7 +280,7 @@ class CrossEntropy(LossOfParts, RowOp):
         """The sum of all rows' losses, or their mean over the rows that count, of their sum."""
         if self.constants["reduction"] != "mean":
             return total
-        counted: Tensor = (~self.is_ignored(target)).sum()
+        counted: Tensor = self.is_counted(target).sum()
         return total / counted
 
     def ignored(self, *operands: Tensor) -> Tensor | None:

@@ -66,9 +66,10 @@ class LinearCrossEntropy(Op):
     of rows, and that of w in the backward pass, of blocks of classes, which it multiplies again:
     the sums of both are those of a product, in float32. Beside x, w and their gradients that takes
     the logits of a block, as large as x. Where w has at most twice as many classes as x has rows,
-    its gradient too is made in the forward pass, and added up in float32, which takes more memory
-    and saves one of four products. Such gradients are rounded before they are multiplied by that of
-    the loss, and once more after it.
+    the gradient of a part of w is made in the forward pass as well, and added up in float32: of as
+    many classes as have a sum no larger than x, at last of all. That saves up to one of four
+    products. Such gradients are rounded before they are multiplied by that of the loss, and once
+    more after it.
 
     Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
     memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
@@ -249,7 +250,7 @@ class LinearCrossEntropy(Op):
             return
         logits = Logits(self, x, w, target, tensors, numbers)
         for trains in (False, True)[: 1 + bool(wanted)]:
-            columns = block_columns(features, classes, of_w=trains and "x" not in wanted)
+            columns = block_columns(features, classes, backward=trains)
             blocks = {one.stop - one.start: one for one in pieces(classes, columns)}
             for size, block in blocks.items():
                 z = logits.in_rows(logits.room(logits.count, columns)[:, :size])

@@ -21,56 +21,74 @@ __all__ = [
     "Sweeps",
     "block_columns",
     "chunk_rows",
-    "has_room_for_sums",
+    "classes_ahead",
     "pieces",
     "sweeps_of",
     "why_late",
 ]
 
-#: With fewer rows a product with w takes longer to read w than to multiply.
-_FEWEST_ROWS = 1024
+#: With fewer rows a product with w takes about as long to read w as to multiply, and with more
+#: much less.
+_FEWEST_ROWS, _ENOUGH_ROWS = 512, 1024
 #: With fewer classes products are small, and with more their logits take memory.
 _FEWEST_CLASSES, _MOST_CLASSES = 2048, 16384
 
 
-def chunk_rows(rows: int, features: int, *, of_w: bool) -> int:
+def chunk_rows(rows: int, features: int, classes: int, *, of_w: bool, sums: int = 0) -> int:
     """How many rows are multiplied at a time, all chunks but the last having as many.
 
-    Where a gradient of w is made, the logits of a chunk take no more memory than it does. It is
-    allocated when they are gone, so they take none of their own.
+    Where a gradient of w is made, their logits take no more memory than it does, which is allocated
+    when they are gone. If those are few rows, they may take as much as x beside it, less the sums.
 
-    >>> chunk_rows(rows=16384, features=2048, of_w=True)
+    Args:
+        rows: The rows of x.
+        features: The columns of both factors.
+        classes: The rows of w.
+        of_w: Whether a gradient of w is made, in either pass.
+        sums: How many logits have the bytes of the sums of w's gradient.
+
+    >>> chunk_rows(rows=16384, features=2048, classes=32000, of_w=True)
     2048
     """
-    wanted = max(features, _FEWEST_ROWS) if of_w else _FEWEST_ROWS
+    room = rows * features // classes + (features - sums // classes) * of_w
+    wanted = max(_FEWEST_ROWS, min(room, _ENOUGH_ROWS), features * of_w) // 64 * 64
     count = max(1, math.ceil(rows / wanted))
     return math.ceil(math.ceil(rows / count) / 64) * 64
 
 
-def block_columns(features: int, classes: int, *, of_w: bool = False) -> int:
+def block_columns(features: int, classes: int, *, backward: bool = False) -> int:
     """How many classes are multiplied at a time, all blocks but the last having as many.
 
-    Their logits take twice the bytes of x, as the sum of x's gradient does in float32, unless that
-    makes them few or many; where the gradient of w is all that is made of them, as many as x.
+    Their logits take twice the bytes of x, and in the backward pass, where gradients are there as
+    well, as many as x, unless that makes them few or many.
 
     >>> block_columns(features=4096, classes=128256)
     8064
     """
-    wanted = min(max(features if of_w else 2 * features, _FEWEST_CLASSES), _MOST_CLASSES)
+    wanted = min(max(features if backward else 2 * features, _FEWEST_CLASSES), _MOST_CLASSES)
     count = max(1, math.ceil(classes / wanted))
     return math.ceil(math.ceil(classes / count) / 64) * 64
 
 
-def has_room_for_sums(rows: int, classes: int) -> bool:
-    """Whether w's gradient is added up in the forward sweep, which saves a product.
+def classes_ahead(rows: int, classes: int, size: int) -> int:
+    """For how many classes w's gradient is summed in the forward sweep, which saves their product.
 
-    The sum in float32 may take 8 bytes for each element of x.
+    The sum, in float32 or wider, takes no more memory than x does. Its classes grow by steps with
+    the rows, so that code that is compiled once serves many numbers of rows.
+
+    >>> classes_ahead(rows=16384, classes=32000, size=2)  # a quarter; w has almost twice x's rows
+    8000
     """
-    return classes <= 2 * rows
+    steps = sum(step * classes <= 2 * rows for step in range(1, 5))  # of half of w's bytes each
+    ahead = classes * steps * min(size, 4) // 8
+    return classes if ahead >= classes else ahead // 64 * 64
 
 
 class Sweeps(NamedTuple):
-    """Which gradients a call makes, and which of them already in the forward pass."""
+    """Which gradients a call makes, and which of them already in the forward pass.
+
+    That of w may be among the early ones for some of its classes alone.
+    """
 
     wanted: list[str]
     early: list[str]
@@ -83,7 +101,7 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     if why_late(op, x, operands, wanted):
         return Sweeps(wanted, [])
     by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
-    sums = not by_row and has_room_for_sums(rows, w.shape[0])
+    sums = not by_row and classes_ahead(rows, w.shape[0], factor_dtype(x).itemsize) > 0
     return Sweeps(wanted, [name for name in wanted if name != "w" or sums])
 
 
@@ -172,11 +190,13 @@ class Logits:
         """The logits of a matrix in the dimensions of their rows."""
         return z if len(self.rows) == 1 else z.view(*self.rows, z.shape[1])
 
-    def parts(self, rows: int, classes: int) -> Iterator[tuple[slice, slice, Tensor]]:
-        """All logits, so many rows and classes at a time, one part after another in one memory."""
-        room = self.room(min(rows, self.count), min(classes, self.classes))
+    def parts(
+        self, rows: int, classes: int, first: int = 0
+    ) -> Iterator[tuple[slice, slice, Tensor]]:
+        """The logits from the first class on, so many rows and classes at a time, in one memory."""
+        room = self.room(min(rows, self.count), min(classes, self.classes - first))
         for here in pieces(self.count, rows):
-            for of in pieces(self.classes, classes):
+            for of in pieces(self.classes, classes, first):
                 z = room[: here.stop - here.start, : of.stop - of.start]
                 torch.mm(self.x[here], self.w[of].t(), out=z)
                 yield here, of, self.in_rows(z)
@@ -220,7 +240,7 @@ class Logits:
         return dict(zip(("x", *op.slots), found, strict=True))
 
 
-def pieces(whole: int, size: int) -> Iterator[slice]:
-    """``range(whole)`` in pieces of this size, of which the last may be shorter."""
-    for start in range(0, whole, size):
+def pieces(whole: int, size: int, first: int = 0) -> Iterator[slice]:
+    """``range(first, whole)`` in pieces of this size, of which the last may be shorter."""
+    for start in range(first, whole, size):
         yield slice(start, min(start + size, whole))

@@ -11,10 +11,14 @@ classes. Each part of the logits is multiplied when it is needed, and its gradie
   of the loss; it goes by chunks of rows then, and otherwise by blocks of classes, whose numbers of
   rows it joins. For what is left of ``wanted`` it also gives the numbers of each row that gradients
   are made of.
-- ``fusedops::linear_cross_entropy_late(...)`` goes by blocks of classes in the backward pass, and
-  makes the other gradients of these numbers.
-- ``fusedops::linear_cross_entropy_scaled(upstream, gradients)`` multiplies the early ones by the
-  gradient of the loss.
+- ``fusedops::linear_cross_entropy_late(upstream, outputs, kept, ahead, spent, ...)`` goes by blocks
+  of classes in the backward pass, and makes the other gradients of these numbers. Of w's gradient
+  the first classes may be there, in ``ahead``.
+- ``fusedops::linear_cross_entropy_scaled(upstream, gradient, spent)`` multiplies an early one by
+  the gradient of the loss.
+
+With ``spent`` nobody reads the early gradients again, and each gives its memory back as soon as it
+has been multiplied. So gradients do not exist twice.
 """
 
 from __future__ import annotations
@@ -31,7 +35,13 @@ from fusedops.declare.text import read
 from fusedops.functors import Scale
 from fusedops.map import Map
 from fusedops.product.factors import check_broadcast, rows_of
-from fusedops.product.linear_loss_logits import Logits, block_columns, chunk_rows, sweeps_of
+from fusedops.product.linear_loss_logits import (
+    Logits,
+    block_columns,
+    chunk_rows,
+    classes_ahead,
+    sweeps_of,
+)
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
@@ -69,9 +79,17 @@ class _Call(NamedTuple):
     early: Sequence[str]
 
     @property
+    def ahead(self) -> int:
+        """For how many classes the gradient of w is made in the forward pass."""
+        if "w" not in self.early:
+            return 0
+        return classes_ahead(math.prod(self.x.shape[:-1]), self.w.shape[0], self.x.dtype.itemsize)
+
+    @property
     def late(self) -> list[str]:
-        """Which gradients are made in the backward pass."""
-        return [name for name in self.wanted if name not in self.early]
+        """Which gradients, or parts of them, are made in the backward pass."""
+        whole = [name for name in self.early if name != "w" or self.ahead == self.w.shape[0]]
+        return [name for name in self.wanted if name not in whole]
 
     @property
     def operands(self) -> dict[str, Tensor]:
@@ -83,6 +101,11 @@ class _Call(NamedTuple):
         known = {"x": self.x, "w": self.w, **self.operands}
         return [known[name] for name in names]
 
+    def like_early(self) -> list[Tensor]:
+        """The same of the early gradients, of which w's may lack classes."""
+        named = zip(self.early, self.like(self.early), strict=True)
+        return [one[: self.ahead] if name == "w" else one for name, one in named]
+
     def logits(self) -> Logits:
         """What is known of the logits."""
         op = read(self.op)
@@ -91,13 +114,17 @@ class _Call(NamedTuple):
 
 
 class _Gradients:
-    """Gradients that the parts of the logits add to, in float32 where several add to an element."""
+    """Gradients that the parts of the logits add to, in float32 where several add to an element.
 
-    def __init__(self, logits: Logits, names: Sequence[str], *, by_rows: bool) -> None:
-        self.logits = logits
+    By rows, that of w is made for the classes that are ahead.
+    """
+
+    def __init__(self, logits: Logits, names: Sequence[str], *, by_rows: bool, ahead: int) -> None:
+        self.logits, self.by_rows, self.ahead = logits, by_rows, ahead
         self.found: dict[str, Tensor] = {}
         for name in names:
-            one = {"x": logits.x, "w": logits.w, **logits.operands}[name]
+            w = logits.w[:ahead] if by_rows else logits.w
+            one = {"x": logits.x, "w": w, **logits.operands}[name]
             if name in ("x", "w"):
                 alone, make = (name == "x") == by_rows, one.new_empty
             else:
@@ -113,17 +140,15 @@ class _Gradients:
             if name == "x":
                 _add_product(total[rows], dz, logits.w[classes], first=classes.start == 0)
             elif name == "w":
-                _add_product(total[classes], dz.t(), logits.x[rows], first=rows.start == 0)
+                some, of = (slice(self.ahead),) * 2 if self.by_rows else (slice(None), classes)
+                _add_product(total[of], dz[:, some].t(), logits.x[rows], first=rows.start == 0)
             else:
                 logits.cut(total, rows, classes).add_(found[name])
 
-    def finished(self, call: _Call) -> list[Tensor]:
-        """The gradients, of the dtypes and shapes of their tensors."""
-        names = [*self.found]
-        return [
-            self.found.pop(name).to(like.dtype).view(like.shape)
-            for name, like in zip(names, call.like(names), strict=True)
-        ]
+    def finished(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients, of the dtypes and shapes of these tensors."""
+        named = zip([*self.found], like, strict=True)
+        return [self.found.pop(name).to(one.dtype).view(one.shape) for name, one in named]
 
 
 def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> None:
@@ -143,8 +168,13 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
 def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The loss of each row, what is kept of it, and the early gradients."""
     logits = call.logits()
-    rows = chunk_rows(logits.count, logits.x.shape[1], of_w="w" in call.wanted)
-    gradients = _Gradients(logits, call.early, by_rows=True)
+    features, size = logits.x.shape[1], logits.x.dtype.itemsize
+    rows = chunk_rows(
+        *(logits.count, features, logits.classes),
+        of_w="w" in call.wanted,
+        sums=call.ahead * features * max(size, 4) // size,
+    )
+    gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
     for here, classes, z in logits.parts(rows, logits.classes):
@@ -156,7 +186,7 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
         gradients.add(here, classes, found)
         del z, found  # before w's gradient is made of its sum
     losses, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
-    return {"loss": losses}, kept, gradients.finished(call)
+    return {"loss": losses}, kept, gradients.finished(call.like_early())
 
 
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
@@ -200,28 +230,37 @@ def _fake(*arguments: Any) -> list[Tensor]:
     shapes += [(math.prod(call.x.shape[:-1]), op.kept)] * bool(call.late)
     dtype = torch.promote_types(call.x.dtype, torch.float32)
     made = [call.x.new_empty(shape, dtype=dtype) for shape in shapes]
-    return [*made, *(one.new_empty(one.shape) for one in call.like(call.early))]
+    return [*made, *(one.new_empty(one.shape) for one in call.like_early())]
 
 
 def _run_late(
-    upstream: Sequence[Tensor], outputs: Sequence[str], kept: Tensor, *arguments: Any
+    upstream: Sequence[Tensor],
+    outputs: Sequence[str],
+    kept: Tensor,
+    ahead: Sequence[Tensor],
+    spent: bool,
+    *arguments: Any,
 ) -> list[Tensor]:
     call = _Call(*arguments)
     with torch.no_grad():
-        logits = call.logits()
-        columns = block_columns(logits.x.shape[1], logits.classes, of_w="x" not in call.late)
-        gradients = _Gradients(logits, call.late, by_rows=False)
+        logits, first = call.logits(), call.ahead
+        gradients = _Gradients(logits, call.late, by_rows=False, ahead=first)
+        for one in ahead:
+            _multiply(one, upstream[0], gradients.found["w"][:first], spent=spent)
+        columns = block_columns(logits.x.shape[1], logits.classes - first, backward=True)
         incoming = logits.upstream(dict(zip(outputs, upstream, strict=True)))
         kept = kept.view(*logits.rows, -1)
-        for rows, classes, z in logits.parts(logits.count, columns):
+        for rows, classes, z in logits.parts(logits.count, columns, first):
             operands = logits.operands_of(rows, classes)
             found = logits.gradients(call.late, z, kept, operands, incoming)
             gradients.add(rows, classes, found)
             del z, found  # before x's gradient is made of its sum
-        return gradients.finished(call)
+        return gradients.finished(call.like(call.late))
 
 
-def _fake_late(upstream: Any, outputs: Any, kept: Any, *arguments: Any) -> list[Tensor]:
+def _fake_late(
+    upstream: Any, outputs: Any, kept: Any, ahead: Any, spent: bool, *arguments: Any
+) -> list[Tensor]:
     call = _Call(*arguments)
     return [one.new_empty(one.shape) for one in call.like(call.late)]
 
@@ -232,16 +271,34 @@ def _scaling() -> Map:
     return Map(load=[Scale("by")])
 
 
-def _scale(upstream: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
+def _multiply(gradient: Tensor, upstream: Tensor, out: Tensor, *, spent: bool) -> None:
+    """Multiply an early gradient by that of the loss; its memory goes back if it is spent."""
     by = upstream.reshape(-1, 1) if upstream.dim() > 0 else upstream  # one for each row of x
+    columns = out.shape[-1] if out.dim() > 0 else 1
+    _scaling()(gradient.reshape(-1, columns), by=by, out=out.view(-1, columns))
+    if spent:
+        gradient.untyped_storage().resize_(0)
+
+
+def _scale(upstream: Tensor, gradient: Tensor, spent: bool) -> list[Tensor]:
+    made = torch.empty_like(gradient)
     with torch.no_grad():
-        flat = [one.reshape(-1, one.shape[-1] if one.dim() > 0 else 1) for one in gradients]
-        made = [_scaling()(one, by=by) for one in flat]
-    return [one.view(like.shape) for one, like in zip(made, gradients, strict=True)]
+        _multiply(gradient, upstream, made, spent=spent)
+    return [made]
 
 
-def _fake_scale(upstream: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.empty_like(one) for one in gradients]
+def _fake_scale(upstream: Tensor, gradient: Tensor, spent: bool) -> list[Tensor]:
+    return [torch.empty_like(gradient)]
+
+
+def _is_last_use() -> bool:
+    """Whether what a node has saved for this backward pass is read no more after it.
+
+    What is traced may be run more than once.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    return not torch._C._autograd._get_current_graph_task_keep_graph()
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -251,6 +308,7 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     made = output[len(read(call.op).outputs) :]
     again = [call.x, call.w, call.target, *call.tensors] if call.late else []
     ctx.save_for_backward(*made, *again)
+    ctx.late = call.late
     ctx.call = call._replace(x=None, w=None, target=None, tensors=None)  # type: ignore[arg-type]
 
 
@@ -261,18 +319,21 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
     found = dict[str, Tensor]()
     if arriving:
         saved = [*ctx.saved_tensors]  # once: a checkpoint hands them out a single time
-        if late := call.late:
-            kept = saved.pop(0)
-            x, w, target, *tensors = saved[len(call.early) :]
+        kept = [saved.pop(0) for _ in ctx.late[:1]]
+        early = {name: saved.pop(0) for name in call.early}
+        spent = _is_last_use()
+        if late := ctx.late:
+            x, w, target, *tensors = saved
+            ahead = [early.pop("w")] if "w" in late and "w" in early else []
             made = torch.ops.fusedops.linear_cross_entropy_late(
-                [*arriving.values()], [*arriving], kept, x, w, target, tensors, *call[4:]
+                *([*arriving.values()], [*arriving], *kept, ahead, spent),
+                *(x, w, target, tensors, *call[4:]),
             )
             found.update(zip(late, made, strict=True))
-        if early := call.early:
-            made = torch.ops.fusedops.linear_cross_entropy_scaled(
-                arriving["loss"], saved[: len(early)]
+        for name, one in early.items():  # one by one: in compiled code each is gone before the next
+            (found[name],) = torch.ops.fusedops.linear_cross_entropy_scaled(
+                arriving["loss"], one, spent
             )
-            found.update(zip(early, made, strict=True))
     operands = [found.get(name) for name in call.names]
     rest: list[Any] = [
         None if one else [] for one in call[4:]
@@ -281,11 +342,13 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
 
 
 _NAME, _TITLE = "linear_cross_entropy", "LinearCrossEntropy"
-_LATE = f"Tensor[] upstream, str[] outputs, Tensor kept, {schema(_Call)}"
+_LATE = (
+    f"Tensor[] upstream, str[] outputs, Tensor kept, Tensor[] ahead, bool spent, {schema(_Call)}"
+)
 define(_NAME, schema(_Call), _run, _fake)
 library.register_autograd(
     f"fusedops::{_NAME}", _differentiate, setup_context=_set_up, lib=namespace
 )
 define_gradient(f"{_NAME}_late", _LATE, _run_late, _fake_late, _TITLE)
-_SCALED = "Tensor upstream, Tensor[] gradients"
+_SCALED = "Tensor upstream, Tensor gradient, bool spent"
 define_gradient(f"{_NAME}_scaled", _SCALED, _scale, _fake_scale, _TITLE)
