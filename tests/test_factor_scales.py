@@ -261,6 +261,16 @@ def test_torch_multiplies_with_them(monkeypatch, shape, outputs, of):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("of", ["squares", "blocks", "rows"])
+def test_one_row_of_several(of):
+    """Its scales begin at no multiple of 16 bytes."""
+    a, b, given = factors("cuda", (6, 384), 144, of)
+    for row in (slice(3, 4), slice(1, 4)):
+        own = {"sx": given["sx"][row], "sw": given["sw"]}
+        assert_near(OP(a[row], b, **own), *exact(a[row], b, **own))
+
+
+@pytest.mark.gpu
 def test_in_a_graph():
     a, b, given = factors("cuda", (64, 384), 256)
     op = fo.Linear(store=[fo.SiLU()], scales=NAMES)

@@ -17,6 +17,7 @@ TWO = Chain(
     eps=1e-5,
 )
 MAP = Chain("map", (("scale", "b"), ("residual", "r", 1.0, None)))
+SAVED = Chain("map", (("scale", "b"), ("residual", "r", 1.0, "s")))
 SCALED = Chain("rms_norm", (("residual", "r", 0.5, None),), eps=1e-6)
 AFTER = Chain("softmax", (("scale", "b"), ("residual", "r", 1.0, None)))
 
@@ -25,6 +26,7 @@ CASES = {
     "a stream": (STREAM, {"r": "x"}),
     "two, and one after the reduction": (TWO, {"r": "x", "q": "x", "z": "y"}),
     "after all else": (MAP, {"r": "y"}),
+    "after all else, and saved": (SAVED, {}),
     "with a factor": (SCALED, {}),
     "after a factor": (AFTER, {}),
 }

@@ -214,17 +214,16 @@ class Declaration(Operator):
         They are what is added to x before anything else is done to it, and what is added to y after
         all else, if they have the dtype and the shape of x, and y has them too.
         """
-        found: dict[str, str] = {}
-        ends = [(self.load, "x")]
-        # An element that is masked has a y, of which nothing that was added is a part.
+        passing = list(itertools.takewhile(lambda one: one.passes_gradient, self.load))
+        found = dict.fromkeys([one.shares_gradient for one in passing], "x")
+        # An element that is masked has a y, of which nothing that was added is a part; and the
+        # gradient of a stream joins that of y.
         if self.has_result and not any(f.masks for f in self.load):
-            ends.append(((self.store if self.reduces else self.functors)[::-1], "y"))
-        for chain, like in ends:
-            for functor in itertools.takewhile(lambda one: one.passes_gradient, chain):
-                if functor.shares_gradient is not None:
-                    found.setdefault(functor.shares_gradient, like)
+            last = reversed(self.store if self.reduces else self.functors)
+            ends = itertools.takewhile(lambda one: one.passes_gradient and not one.saves, last)
+            found = dict.fromkeys([one.shares_gradient for one in ends], "y") | found
         uses = [name for functor in self.functors for name in functor.gradients()]
-        return {name: like for name, like in found.items() if uses.count(name) == 1}
+        return {name: like for name, like in found.items() if name and uses.count(name) == 1}
 
     def of(self, load: Iterable[Functor], store: Iterable[Functor]) -> Any:
         """The same op with other functors, as pickling would make it."""

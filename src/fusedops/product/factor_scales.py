@@ -28,6 +28,8 @@ BLOCK = 128
 _LAYOUTS = ("rows", "columns")
 #: What the rows of x, and the columns of 128 x 128 scales, are a multiple of for cuBLAS.
 _STEP = 4
+#: The bytes that addresses are a multiple of for cuBLAS.
+_WORD = 16
 #: Whether torch was built for CUDA 12.9, or later, whose cuBLAS has products with scales of blocks.
 _HAS_BLOCKS = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2])) >= (12, 9)
 
@@ -187,6 +189,8 @@ def torch_scales(x: Tensor, w: Tensor, of_rows: bool) -> bool:
         return False
     if not x.is_contiguous() or not w.is_contiguous():
         return False
+    if x.storage_offset() % _WORD or w.storage_offset() % _WORD:
+        return False
     capability = torch.cuda.get_device_capability(x.device)
     return capability >= (8, 9) if of_rows else _HAS_BLOCKS and capability == (9, 0)
 
@@ -200,19 +204,25 @@ def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
     """
     half = torch.bfloat16
     if of_x.shape[1] == 1 and of_w.shape[0] == w.shape[0]:
-        first, second = of_x.contiguous(), of_w.contiguous().t()
+        first, second = _aligned(of_x.contiguous()), _aligned(of_w.contiguous()).t()
         return torch._scaled_mm(x, w.t(), scale_a=first, scale_b=second, out_dtype=half)
     rows, odd = x.shape[0], -x.shape[0] % _STEP
     if odd:
         x = functional.pad(x.view(torch.uint8), (0, 0, 0, odd)).view(x.dtype)
         of_x = functional.pad(of_x, (0, 0, 0, odd))
-    first = of_x.t().contiguous().t()
+    first = _aligned(of_x.t().contiguous()).t()
     if of_w.shape[0] != w.shape[0] and of_w.shape[1] % _STEP:
         of_w = of_w.repeat_interleave(BLOCK, 0)[: w.shape[0]]
     of_each_row = of_w.shape[0] == w.shape[0]
-    second = of_w.t().contiguous() if of_each_row else of_w.contiguous().t()
+    second = _aligned(of_w.t().contiguous() if of_each_row else of_w.contiguous())
+    second = second if of_each_row else second.t()
     z = torch._scaled_mm(x, w.t(), scale_a=first, scale_b=second, out_dtype=half)
     return z[:rows] if odd else z
+
+
+def _aligned(scales: Tensor) -> Tensor:
+    """The scales where cuBLAS reads them: it refuses those of one row of several."""
+    return scales.clone() if scales.storage_offset() * scales.element_size() % _WORD else scales
 
 
 def _spread(scales: Tensor, shape: torch.Size) -> Tensor:

@@ -131,7 +131,8 @@ def _forgetting(row: Row, tile: Tile, gpu: Gpu) -> LaunchConfig:
     """The launch configuration of rows of which nothing is kept."""
     short = tile.threads <= 32 and tile.chunks == 1
     rows = max(1, FORGOTTEN_THREADS // tile.threads) if short else 1
-    occupancy = FORGETTING if row.streams == "none" else FORGETTING_MORE
+    more = row.streams != "none" or tile.packs * tile.width * row.element_bytes == 128
+    occupancy = FORGETTING_MORE if more else FORGETTING
     return LaunchConfig(rows, min(occupancy, gpu.threads_per_sm))
 
 
