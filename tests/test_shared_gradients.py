@@ -18,6 +18,10 @@ TWO = Chain(
 )
 MAP = Chain("map", (("scale", "b"), ("residual", "r", 1.0, None)))
 SAVED = Chain("map", (("scale", "b"), ("residual", "r", 1.0, "s")))
+AFTER_SAVED = Chain(
+    "rms_norm", (("residual", "r", 1.0, "s"), ("residual", "q", 1.0, None)), eps=1e-6
+)
+ALL_SAVED = Chain("map", (("residual", "r", 1.0, None), ("residual", "q", 1.0, "s")))
 SCALED = Chain("rms_norm", (("residual", "r", 0.5, None),), eps=1e-6)
 AFTER = Chain("softmax", (("scale", "b"), ("residual", "r", 1.0, None)))
 
@@ -27,6 +31,8 @@ CASES = {
     "two, and one after the reduction": (TWO, {"r": "x", "q": "x", "z": "y"}),
     "after all else": (MAP, {"r": "y"}),
     "after all else, and saved": (SAVED, {}),
+    "after what is saved": (AFTER_SAVED, {"r": "x"}),
+    "nothing but what is saved": (ALL_SAVED, {"r": "x", "q": "x"}),
     "with a factor": (SCALED, {}),
     "after a factor": (AFTER, {}),
 }

@@ -214,10 +214,11 @@ class Declaration(Operator):
         They are what is added to x before anything else is done to it, and what is added to y after
         all else, if they have the dtype and the shape of x, and y has them too.
         """
+        # The gradient of a stream joins, so what is added after it has another than x.
         passing = list(itertools.takewhile(lambda one: one.passes_gradient, self.load))
-        found = dict.fromkeys([one.shares_gradient for one in passing], "x")
-        # An element that is masked has a y, of which nothing that was added is a part; and the
-        # gradient of a stream joins that of y.
+        saves = next((at for at, one in enumerate(passing, 1) if one.saves), None)
+        found = dict.fromkeys([one.shares_gradient for one in passing[:saves]], "x")
+        # An element that is masked has a y, of which nothing that was added is a part.
         if self.has_result and not any(f.masks for f in self.load):
             last = reversed(self.store if self.reduces else self.functors)
             ends = itertools.takewhile(lambda one: one.passes_gradient and not one.saves, last)

@@ -53,7 +53,9 @@ def stream_as_row(load: Sequence[Functor], wanted: WantedGradients) -> str | Non
     kernel reads the stream in the place of x, and only adds its gradient on the way back.
     """
     last = load[-1].saves if load else None
-    if last is None or last.name not in wanted.joining or wanted.needed.x:
+    if last is None or last.name not in wanted.joining:
+        return None
+    if last.name not in wanted.needed.streams or wanted.needed.x:
         return None
     if any(one.side == "load" for one in wanted.occurrences):
         return None
