@@ -122,6 +122,7 @@ class TestSizes:
             tiling = FEW.fitted(rows, columns, 4096, 132)
             assert (tiling.rows, tiling.tall) == tile
             assert tiling.boxes[0] * (2 if tiling.shares else 1) in range(tiling.tall, tile[0] + 1)
+        assert not FEW.fitted(0, 4096, 4096, 132).covers(0, 4096)
         for rows, columns in itertools.product(range(1, 700), (264, 2048, 4096, 5120, 14336)):
             tiling = FEW.fitted(rows, columns, 4096, 132)
             across = -(-rows // tiling.rows)  # as `part_of` in few_rows.cuh counts them

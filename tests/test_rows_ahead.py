@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import (
     OPERATORS,
+    Chain,
     declare,
     gradients_of,
     parameters,
@@ -65,3 +66,39 @@ def test_rows_that_bulk_copies_cannot_bring(op, apart):
     chain, x, operands, _ = given(op, 600, 8200, torch.bfloat16, torch.bfloat16)
     operands = {name: one[:8192].contiguous() for name, one in operands.items()}
     verify_gradients(chain, x[:, :8192] if apart == "strided" else x[:, 3:8195], operands)
+
+
+STREAM = {
+    op: Chain(op, (("residual", "r", 1.0, "z"),), OPERATORS[op].store, eps=OPERATORS[op].eps)
+    for op in ("rms_norm", "layer_norm")
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [265, 1000])
+@pytest.mark.parametrize("columns", [4096, 8192, 16384])
+@pytest.mark.parametrize("op", STREAM)
+def test_the_gradient_of_a_stream(op, columns, rows, dtype):
+    """It is read after the reduction of its row; dx has the bits of a launch without a ring."""
+    chain = STREAM[op]
+    x, r = (randn(rows, columns, dtype=dtype, device="cuda", seed=seed) for seed in (1, 2))
+    operands = {"r": r, **parameters(chain, columns, dtype, "cuda")}
+    verify_gradients(chain, x, operands)
+    upstream = upstream_of(chain, x, operands)
+    first, second = (gradients_of(declare(chain), x, operands, upstream)[1] for _ in range(2))
+    assert all(same_bits(first[name], second[name]) for name in first)
+    with testing.force_launch(backward=PLAIN):
+        other = gradients_of(declare(chain), x, operands, upstream)[1]
+    assert same_bits(first["x"], other["x"])
+    assert first["r"].data_ptr() == first["x"].data_ptr()
+
+
+@pytest.mark.parametrize("columns", [1024, 4096, 8192, 12288, 16384, 32768])
+@pytest.mark.parametrize("op", STREAM)
+def test_the_gradient_of_x_alone(op, columns):
+    """Blocks do not stay where no sum is wanted; dx has the bits that it has beside sums."""
+    chain, x, operands, upstream = given(op, 600, columns, torch.float16, torch.float16)
+    alone = gradients_of(declare(chain), x, operands, upstream, wanted=["x"])[1]
+    every = gradients_of(declare(chain), x, operands, upstream)[1]
+    assert same_bits(alone["x"], every["x"])
+    verify_gradients(chain, x, operands, upstream, wanted=["x"])

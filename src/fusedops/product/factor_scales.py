@@ -189,7 +189,7 @@ def torch_scales(x: Tensor, w: Tensor, of_rows: bool) -> bool:
         return False
     if not x.is_contiguous() or not w.is_contiguous():
         return False
-    if x.storage_offset() % _WORD or w.storage_offset() % _WORD:
+    if not (_begins_whole(x) and _begins_whole(w)):
         return False
     capability = torch.cuda.get_device_capability(x.device)
     return capability >= (8, 9) if of_rows else _HAS_BLOCKS and capability == (9, 0)
@@ -222,7 +222,15 @@ def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
 
 def _aligned(scales: Tensor) -> Tensor:
     """The scales where cuBLAS reads them: it refuses those of one row of several."""
-    return scales.clone() if scales.storage_offset() * scales.element_size() % _WORD else scales
+    compiled = torch.compiler.is_compiling()  # where a tensor begins is not known then
+    return scales.clone() if compiled or not _begins_whole(scales) else scales
+
+
+def _begins_whole(tensor: Tensor) -> bool:
+    """Whether it begins at a whole word of its memory; in code that is compiled it is taken to."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(tensor.storage_offset() * tensor.element_size() % _WORD == 0)
 
 
 def _spread(scales: Tensor, shape: torch.Size) -> Tensor:

@@ -197,8 +197,8 @@ class FewRowsTiling(ProductTiling):
             split *= 2
         fitting = []
         for of_x, widths in FEW_ROWS.items():
-            across = -(-rows // of_x)
-            tall = -(-rows // across)
+            across = max(1, -(-rows // of_x))
+            tall = max(1, -(-rows // across))
             if of_x != next(size for size in FEW_ROWS if tall <= size):
                 continue  # a smaller tile has room for as many
             for of_w in widths:
