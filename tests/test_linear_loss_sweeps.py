@@ -307,6 +307,53 @@ def test_memory_of_gradients_that_are_made_late(wanted):
     assert block < peak <= block + sum(one.nbytes for one in leaves) + numbers
 
 
+def in_one_buffer():
+    """Hooks that keep what is saved in one tensor, and hand out views of it."""
+    memory, taken = torch.empty(1 << 22, dtype=torch.uint8), [0]
+
+    def pack(tensor):
+        begin = taken[0]
+        taken[0] += -(-tensor.nbytes // 64) * 64
+        memory[begin : begin + tensor.nbytes] = tensor.detach().reshape(-1).view(torch.uint8)
+        return begin, tensor.nbytes, tensor.dtype, tensor.shape
+
+    def unpack(packed):
+        begin, size, dtype, shape = packed
+        return memory[begin : begin + size].view(dtype).view(shape)
+
+    return pack, unpack
+
+
+@pytest.mark.parametrize("rows", [PART, ONE], ids=["a part", "one sweep"])
+def test_hooks_on_saved_tensors_own_what_they_hand_out(rows):
+    """No memory that is theirs goes back."""
+    x, w, _, target = case(rows)
+    op = fo.LinearCrossEntropy()
+    want = torch.autograd.grad(op(x, w, target=target), [x, w])
+    kept = []
+    for hooks in (in_one_buffer(), (lambda one: (kept.append(one), one)[1], lambda one: one)):
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
+            loss = op(x, w, target=target)
+        found = torch.autograd.grad(loss, [x, w])
+        assert all(map(torch.equal, found, want))
+    assert all(one.untyped_storage().nbytes() >= one.nbytes > 0 for one in kept)
+
+
+def test_a_second_backward_pass_after_an_error(monkeypatch):
+    x, w, _, target = case(PART)
+    loss = fo.LinearCrossEntropy()(x, w, target=target)
+
+    def ends(*given, **options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "block_columns", ends)
+        with pytest.raises(MemoryError):
+            loss.backward()
+    with pytest.raises(RuntimeError, match="run the forward pass again"):
+        loss.backward()
+
+
 def test_explain_says_which_way():
     op = fo.LinearCrossEntropy()
     for rows, in_all, again in (

@@ -20,6 +20,7 @@ from fusedops.functors.operands import FLOATING, IDS, Operand, Role
 
 __all__ = [
     "FLOATING",
+    "begins_whole",
     "check_device",
     "check_layouts",
     "check_names",
@@ -274,3 +275,10 @@ def parts_of(key: str) -> str:
 def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
     """Dtypes in words."""
     return ", ".join(str(dtype) for dtype in dtypes)
+
+
+def begins_whole(tensor: Tensor) -> bool:
+    """Whether it begins at a multiple of 16 bytes of its memory; in code that is compiled it is taken to."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(tensor.storage_offset() * tensor.element_size() % 16 == 0)

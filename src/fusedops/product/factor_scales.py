@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fusedops.bind.operands import begins_whole
 from fusedops.errors import UnsupportedError, shortened
 from fusedops.functors.fields import check_name
 from fusedops.product.factors import of_eight_bits, rows_of, wants_gradient
@@ -28,8 +29,6 @@ BLOCK = 128
 _LAYOUTS = ("rows", "columns")
 #: What the rows of x, and the columns of 128 x 128 scales, are a multiple of for cuBLAS.
 _STEP = 4
-#: The bytes that addresses are a multiple of for cuBLAS.
-_WORD = 16
 #: Whether torch was built for CUDA 12.9, or later, whose cuBLAS has products with scales of blocks.
 _HAS_BLOCKS = tuple(map(int, (torch.version.cuda or "0.0").split(".")[:2])) >= (12, 9)
 
@@ -189,7 +188,7 @@ def torch_scales(x: Tensor, w: Tensor, of_rows: bool) -> bool:
         return False
     if not x.is_contiguous() or not w.is_contiguous():
         return False
-    if not (_begins_whole(x) and _begins_whole(w)):
+    if not (begins_whole(x) and begins_whole(w)):
         return False
     capability = torch.cuda.get_device_capability(x.device)
     return capability >= (8, 9) if of_rows else _HAS_BLOCKS and capability == (9, 0)
@@ -223,14 +222,7 @@ def _by_torch(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> Tensor:
 def _aligned(scales: Tensor) -> Tensor:
     """The scales where cuBLAS reads them: it refuses those of one row of several."""
     compiled = torch.compiler.is_compiling()  # where a tensor begins is not known then
-    return scales.clone() if compiled or not _begins_whole(scales) else scales
-
-
-def _begins_whole(tensor: Tensor) -> bool:
-    """Whether it begins at a whole word of its memory; in code that is compiled it is taken to."""
-    if torch.compiler.is_compiling():
-        return True
-    return bool(tensor.storage_offset() * tensor.element_size() % _WORD == 0)
+    return scales.clone() if compiled or not begins_whole(scales) else scales
 
 
 def _spread(scales: Tensor, shape: torch.Size) -> Tensor:

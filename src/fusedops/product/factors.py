@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.bind.broadcasting import broadcast_cure, mismatch
-from fusedops.bind.operands import FLOATING, check_layouts, parts_of
+from fusedops.bind.operands import FLOATING, begins_whole, check_layouts, parts_of
 from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, shortened
 from fusedops.generate.product import BATCH_DIMS, Factor
 
@@ -266,7 +266,7 @@ def _torch_multiplies(x: Tensor, w: Tensor) -> bool:
         return False
     if x.shape[0] == 0 or x.shape[1] % 16 or w.shape[0] % 16 or x.shape[1] == 0:
         return False
-    dense = x.is_contiguous() and w.is_contiguous()
+    dense = all(one.is_contiguous() and begins_whole(one) for one in (x, w))
     return dense and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
 

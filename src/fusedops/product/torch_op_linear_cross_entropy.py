@@ -273,6 +273,11 @@ def _scaling() -> Map:
 
 def _multiply(gradient: Tensor, upstream: Tensor, out: Tensor, *, spent: bool) -> None:
     """Multiply an early gradient by that of the loss; its memory goes back if it is spent."""
+    if gradient.numel() > 0 and gradient.untyped_storage().nbytes() == 0:
+        raise RuntimeError(
+            f"{_TITLE}: a backward pass of this loss has ended in an error after it gave back the "
+            "memory of gradients; run the forward pass again, or keep them with retain_graph=True"
+        )
     by = upstream.reshape(-1, 1) if upstream.dim() > 0 else upstream  # one for each row of x
     columns = out.shape[-1] if out.dim() > 0 else 1
     _scaling()(gradient.reshape(-1, columns), by=by, out=out.view(-1, columns))
@@ -308,6 +313,8 @@ def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     made = output[len(read(call.op).outputs) :]
     again = [call.x, call.w, call.target, *call.tensors] if call.late else []
     ctx.save_for_backward(*made, *again)
+    # With hooks on saved tensors, those that come back may be anybody's.
+    ctx.hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     ctx.late = call.late
     ctx.call = call._replace(x=None, w=None, target=None, tensors=None)  # type: ignore[arg-type]
 
@@ -321,7 +328,7 @@ def _differentiate(ctx: Any, incoming: Sequence[Tensor | None]) -> tuple[Any, ..
         saved = [*ctx.saved_tensors]  # once: a checkpoint hands them out a single time
         kept = [saved.pop(0) for _ in ctx.late[:1]]
         early = {name: saved.pop(0) for name in call.early}
-        spent = _is_last_use()
+        spent = not ctx.hooked and _is_last_use()
         if late := ctx.late:
             x, w, target, *tensors = saved
             ahead = [early.pop("w")] if "w" in late and "w" in early else []
