@@ -118,6 +118,21 @@ def test_compiled(name):
     assert all(same_bits(want[name], got[name]) for name in want)
 
 
+class Doubled(fo.Residual):
+    """A residual that does more than to add."""
+
+
+class SavedTwice(fo.Save):
+    """Likewise."""
+
+
+def test_a_derived_class_may_do_more():
+    ops = [fo.Map([fo.GELU(), Doubled("r")]), fo.RMSNorm([Doubled("q"), fo.Residual("r")])]
+    ops += [fo.RMSNorm([SavedTwice("s"), fo.Residual("r")])]
+    assert not any(op.sharing_gradients for op in ops)
+    assert fo.RMSNorm([fo.Bias("b"), fo.Residual("r")]).sharing_gradients == {"r": "x"}
+
+
 def test_a_gradient_that_nothing_makes_is_made():
     """Of an operand alone whose gradient is that of y: it is no view of what the caller gave."""
     op = fo.Map([fo.GELU(), fo.Residual("r")])

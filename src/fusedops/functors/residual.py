@@ -96,7 +96,8 @@ class Residual(Functor):
 
     @property
     def shares_gradient(self) -> str | None:
-        return self.residual if self.alpha == 1.0 else None
+        alone = type(self) is Residual  # a derived class may do more
+        return self.residual if alone and self.alpha == 1.0 else None
 
     def without(self, names: Collection[str]) -> Functor | None:
         if self.residual not in names:
@@ -176,7 +177,7 @@ class Save(_Output):
 
     @property
     def passes_gradient(self) -> bool:
-        return True
+        return type(self) is Save
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         return chain.save(self.name, x)
