@@ -278,7 +278,7 @@ def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
 
 
 def begins_whole(tensor: Tensor) -> bool:
-    """Whether it begins at a multiple of 16 bytes of its memory; in compiled code it is taken to."""
+    """Whether it begins at a multiple of 16 bytes of its memory; compiled code takes it to."""
     if torch.compiler.is_compiling():
         return True
     return bool(tensor.storage_offset() * tensor.element_size() % 16 == 0)
