@@ -15,6 +15,18 @@
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
 
+namespace detail {
+
+/// Adds the gradient of a stream. A product that g is gets rounded first, so that the sum has the same
+/// bits in each kernel.
+template <int N, class Compute, class Values>
+FUSEDOPS_HD void join(Compute (&g)[N], const Values& joining) {
+  FUSEDOPS_VECTOR
+  for (int i = 0; i < N; ++i) g[i] = difference(g[i], -joining[i]);
+}
+
+}  // namespace detail
+
 /// Upstream: the incoming gradient of the stream, or Absent.
 template <class Stream, class Upstream = Absent>
 struct Save {
@@ -63,9 +75,7 @@ struct Save {
   FUSEDOPS_HD void backward(Compute (&g)[N], const Compute (&)[N], const Row& row, int64_t col,
                             Sink&) const {
     if constexpr (kStreamGradient) {
-      const auto joining = upstream.template fetch<N, Compute>(row, col);
-      FUSEDOPS_VECTOR
-      for (int i = 0; i < N; ++i) g[i] += joining[i];
+      detail::join(g, upstream.template fetch<N, Compute>(row, col));
     }
   }
 };
@@ -103,8 +113,7 @@ struct Joined {
                             Sink&) const {
     Compute joining[N];
     upstream.read(joining, row, col);
-    FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) g[i] += joining[i];
+    detail::join(g, joining);
   }
 };
 
