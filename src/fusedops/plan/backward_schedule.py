@@ -96,11 +96,14 @@ def backward_schedule(
     if bound.op.pair is not None:
         row = row._replace(paired=True, sharing=sharing)
     many_rows = geometry.rows >= ONE_SUM_ROWS
-    key = (reading.vectors, reading.broadcast, many_rows)
+    key = (reading.vectors, reading.broadcast, many_rows, gradient.wanted)
     remembers = not bound.tables and gradient.op is bound.op
     sums = outline.sums.get(key) if remembers else None
     if sums is None:
         sums = tuple(_sums(bound, gradient.possible, reading, many_rows))
+        wanted = next(_sums(bound, gradient.occurrences, reading, many_rows), None)
+        if bound.op.reduces and bound.op.reduces_gradient and wanted is None:
+            sums = ()  # Blocks need not stay where no sum is wanted; the tile is that of all calls.
         if remembers:
             outline.sums[key] = sums
     if not (bound.op.reduces and bound.op.reduces_gradient):
@@ -119,8 +122,6 @@ def backward_schedule(
             straight,
         )
         return chosen, chosen.storage
-    if next(_sums(bound, gradient.occurrences, reading, many_rows), None) is None:
-        sums = ()  # Blocks need not stay where no sum is wanted; the tile is that of other calls.
     chosen = choose_gradient(
         row,
         target.arch,

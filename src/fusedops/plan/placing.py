@@ -74,7 +74,7 @@ class Outline:
         self.traffic: Traffic = traffic_of(bound)
         self.streams, self.beside = self.traffic.streams, self.traffic.beside
         self.blanks: dict[tuple[object, ...], Any] = {}
-        self.sums: dict[tuple[bool, bool, bool], tuple[int, ...]] = {}
+        self.sums: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def outline_of(bound: Bound) -> Outline:

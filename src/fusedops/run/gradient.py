@@ -242,7 +242,7 @@ def _changed(name: str, what: str, got: Sequence[int], wanted: Sequence[int]) ->
 def gradient_of(bound: Bound, wanted: frozenset[str], joining: frozenset[str]) -> Gradient:
     """The backward pass of a call, as autograd would run it; it is only described, never called."""
     wanted -= bound.op.undifferentiated
-    wanted -= sharing(bound, wanted).keys()
+    wanted = wanted.difference(sharing(bound, wanted))
     op = bound.op
     from_result = may_start_from_result(op) and reads_result(op, bound.dtype, bound.x.dtype)
     return Gradient(bound.differentiated.op, wanted, joining, from_result=from_result)
