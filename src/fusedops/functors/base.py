@@ -167,7 +167,7 @@ class Functor:
 
     @property
     def passes_gradient(self) -> bool:
-        """Whether the gradient of the value is that of the result: it adds an operand, or saves."""
+        """Whether the gradient of the value is that of the result, as if it only adds or saves."""
         return self.adds is not None or self.shares_gradient is not None
 
     @property
