@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import fusedops as fo
 from fusedops.generate import tuned
 from fusedops.generate.target import Target
+from fusedops.jit import nvrtc
 from fusedops.product import choice as choices
 from fusedops.product import torch_op
 from fusedops.schedule import lookup
@@ -294,6 +295,16 @@ def may_be_one(monkeypatch, answer=True):
     monkeypatch.setattr(torch_op, "_may_be_one", of)
     torch._dynamo.reset()
     return asked
+
+
+def check_resources(variant):
+    """No register of a product's kernel spills, and no wgmma waits for another."""
+    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
+    assert "registers" in log, "no report, so that nothing would be found"
+    assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
+    spilled = [line for line in log.splitlines() if "bytes spill" in line]
+    assert spilled, log
+    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
 
 
 def recording(monkeypatch, tmp_path):

@@ -19,6 +19,7 @@ from products import (
     allowed,
     apart,
     call,
+    check_resources,
     forced,
     given,
     needs_hopper,
@@ -26,7 +27,6 @@ from products import (
 
 import fusedops as fo
 from fusedops.generate.views import STORAGE
-from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.product import choice as choices
 from fusedops.product import product_backward
@@ -78,12 +78,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, rows, siz
     tiling = FEW.fitted(rows, columns, depth, HOPPER.multiprocessors)
     (variant,) = described(op, given(op, dtype, **sizes), tiling).variants
     assert ("kMN" in variant.source) == (store == "values")
-    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
-    assert "registers" in log, "no report, so that nothing would be found"
-    assert "C75" not in log, log
-    spilled = [line for line in log.splitlines() if "bytes spill" in line]
-    assert spilled, log
-    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+    check_resources(variant)
 
 
 class TestSizes:

@@ -22,6 +22,7 @@ from products import (
     all_same,
     apart,
     call,
+    check_resources,
     forced,
     gelu,
     given,
@@ -113,12 +114,7 @@ def kernel_of(kind, store, layout, tiling, dtype):
 def test_registers_do_not_spill_and_products_are_not_serialized(kind, store, layout, tiling, dtype):
     variant = kernel_of(kind, store, layout, tiling, dtype).variant
     assert variant.arch == "sm_90a"
-    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
-    assert "registers" in log, "no report, so that nothing would be found"
-    assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
-    spilled = [line for line in log.splitlines() if "bytes spill" in line]
-    assert spilled, log
-    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+    check_resources(variant)
 
 
 class TestSource:

@@ -7,6 +7,7 @@ import torch
 from cases import randn, same_bits, thorough_points
 from products import (
     HOPPER,
+    check_resources,
     forced,
     may_be_one,
     needs_hopper,
@@ -86,12 +87,7 @@ def test_registers_do_not_spill_and_products_are_not_serialized(store, kind):
     name = "e4m3" if kind is E4M3 else "e5m2"
     assert ptx.count(b"wgmma.mma_async") == ptx.count(f"m64n128k32.f32.{name}.{name}".encode()) == 4
     assert ptx.count(b"cvt.rn.bf16x2.f32") >= 32, "the sums are rounded to bfloat16"
-    _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
-    assert "registers" in log, "no report, so that nothing would be found"
-    assert "C75" not in log, log
-    spilled = [line for line in log.splitlines() if "bytes spill" in line]
-    assert spilled, log
-    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spilled), log
+    check_resources(variant)
 
 
 def test_the_sum_of_each_stage_is_added_in_float32():

@@ -80,6 +80,7 @@ struct Save {
   }
 };
 
+/// Upstream: the incoming gradient of the stream.
 template <class Upstream>
 struct Joined {
   Upstream upstream;

@@ -14,6 +14,7 @@ import dataclasses
 from fusedops.schedule.architectures import Gpu
 from fusedops.schedule.features import ForwardFeatures
 from fusedops.schedule.forward_tile import (
+    FORGOTTEN_BYTES,
     FORGOTTEN_THREADS,
     WIDE_ACCESS,
     Row,
@@ -131,7 +132,7 @@ def _forgetting(row: Row, tile: Tile, gpu: Gpu) -> LaunchConfig:
     """The launch configuration of rows of which nothing is kept."""
     short = tile.threads <= 32 and tile.chunks == 1
     rows = max(1, FORGOTTEN_THREADS // tile.threads) if short else 1
-    more = row.streams != "none" or tile.packs * tile.width * row.element_bytes == 128
+    more = row.streams != "none" or tile.packs * tile.width * row.element_bytes > FORGOTTEN_BYTES
     occupancy = FORGETTING_MORE if more else FORGETTING
     return LaunchConfig(rows, min(occupancy, gpu.threads_per_sm))
 
