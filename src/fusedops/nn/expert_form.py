@@ -14,7 +14,7 @@ from fusedops.functors.activations import ACTIVATIONS
 from fusedops.nn.base import declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
-from fusedops.product.routing import combine, dispatch, route
+from fusedops.product.routing import combine, dispatch, reorder, route
 
 #: The parameters of a module of experts, as transformers 5 names them.
 WEIGHTS = ("gate_up_proj", "down_proj")
@@ -120,7 +120,7 @@ def run_experts(
     found = route(expert, given.gate_up.shape[0])
     of_up: dict[str, Tensor] = {}
     of_down: dict[str, Tensor] = {}
-    (of_down if form.bias else of_up)["router"] = weight.reshape(-1)[found.order][:, None]
+    (of_down if form.bias else of_up)["router"] = reorder(weight, found)
     if given.gate_up_bias is not None and given.down_bias is not None:
         bias = given.gate_up_bias
         gate = bias[:, ::2] if form.interleaved else bias.chunk(2, 1)[0]

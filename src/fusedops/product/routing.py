@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusedops.torch_ops.tracing import is_transformed
 
-__all__ = ["Route", "check_experts", "combine", "dispatch", "route"]
+__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route"]
 
 
 class Route(NamedTuple):
@@ -23,11 +23,13 @@ class Route(NamedTuple):
 
     Attributes:
         order: For each row in the order of the experts, its number among (token, choice).
+        token: Its token.
         place: For each of (token, choice), its row in the order of the experts.
         offsets: Where each expert's rows begin, and where the last one's end.
     """
 
     order: Tensor
+    token: Tensor
     place: Tensor
     offsets: Tensor
 
@@ -59,34 +61,41 @@ def route(expert: Tensor, experts: int) -> Route:
     numbers = torch.arange(order.shape[0], device=order.device)
     place = torch.empty_like(order).scatter_(0, order, numbers)
     begins = torch.arange(experts + 1, dtype=kind, device=order.device)
-    return Route(order, place, torch.searchsorted(ordered, begins, out_int32=True))
+    token = order // max(1, expert.shape[1])
+    offsets = torch.searchsorted(ordered, begins, out_int32=True)
+    return Route(order, token, place, offsets)
 
 
 def dispatch(x: Tensor, way: Route) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.order, way.place)
+    result: Tensor = _Dispatch.apply(x, way.token, way.place)
+    return result
+
+
+def reorder(each: Tensor, way: Route) -> Tensor:
+    """One number for each of (token, choice), in the order of the rows, below one another."""
+    result: Tensor = _Dispatch.apply(each.reshape(-1, 1), way.order, way.place)
     return result
 
 
 def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
     """Sum the rows of each token, in the order of its choices, in float32 at least."""
-    result: Tensor = _Combine.apply(rows, way.order, way.place, tokens)
+    result: Tensor = _Combine.apply(rows, way.token, way.place, tokens)
     return result
 
 
 class _Dispatch(torch.autograd.Function):
-    """Row r is that of token ``order[r] // choices``."""
+    """Row r is the row ``token[r]`` of x, each of which is copied equally often."""
 
     @staticmethod
-    def forward(x: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        choices = order.shape[0] // max(1, x.shape[0])
-        return x.index_select(0, order // max(1, choices))
+    def forward(x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+        return x.index_select(0, token)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, order, place = inputs
+        x, token, place = inputs
         ctx.tokens = x.shape[0]
-        ctx.save_for_backward(order, place)
+        ctx.save_for_backward(token, place)
 
     @staticmethod
     def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None]:
@@ -97,11 +106,14 @@ class _Combine(torch.autograd.Function):
     """The sum of the rows ``place[token, choice]`` over all choices."""
 
     @staticmethod
-    def forward(rows: Tensor, order: Tensor, place: Tensor, tokens: int) -> Tensor:
+    def forward(rows: Tensor, token: Tensor, place: Tensor, tokens: int) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
         # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
-        return rows.index_select(0, place).view(tokens, -1, rows.shape[1]).sum(1)
+        found = rows.index_select(0, place)
+        if rows.shape[0] == tokens:
+            return found
+        return found.view(tokens, -1, rows.shape[1]).sum(1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
