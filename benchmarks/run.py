@@ -24,6 +24,8 @@ Parts (all that this machine can run, unless some are named):
                              steps, beside torch's grouped_mm, eager and compiled
     dynamic_quantize   GPU   results of 8 bits whose scales the kernel finds: percent of the
                              ceiling, beside torch.compile
+    quantized          GPU   results of 8 bits as FlashInfer has them, by scales that are given or
+                             found: percent of the ceiling, beside FlashInfer
     rotary             GPU   rotations of queries and keys, with their norm and alone, forward,
                              backward and in place, beside torch eager and torch.compile
     functors           GPU   functors where models have them, forward: percent of the ceiling
@@ -84,6 +86,7 @@ import memory
 import models
 import points
 import product_errors
+import quantized
 import results
 import rotary
 import scores
@@ -121,6 +124,7 @@ GPU_PARTS: dict[str, Part] = {
     "scores": scores.measured,
     "grouped": grouped.measured,
     "dynamic_quantize": whole(dynamic_quantize.measured),
+    "quantized": quantized.measured,
     "rotary": whole(rotary.measured),
     "functors": functors.measured,
     "evoformer": whole(alphafold.measured),

@@ -38,6 +38,7 @@ import models  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import profiles  # noqa: E402
+import quantized  # noqa: E402
 import run  # noqa: E402
 import sharded  # noqa: E402
 import sharded_estimate  # noqa: E402
@@ -873,6 +874,31 @@ class TestPeers:
         beside.compare(function(x, r, gamma), peers.PLAIN[RESIDUAL].torch(*before, gamma))
         function(x, r, gamma)
         torch.testing.assert_close((x, r), before)
+
+
+class TestQuantized:
+    @pytest.mark.parametrize("case", quantized.CASES.values(), ids=quantized.CASES)
+    def test_what_each_case_gives(self, case):
+        given = quantized.tensors(case, 4, 256, "cpu")
+        found = quantized.ours(case, given)()
+        quantized.check(case, found, given)
+        with pytest.raises(ValueError, match="y is off by"):
+            quantized.check(case, {**found, "y": torch.zeros_like(found["y"])}, given)
+
+    def test_flashinfer_is_given_the_same(self, monkeypatch):
+        def fused(y, x, stream, g, scale, eps):
+            stream += x
+            normed = torch.nn.functional.rms_norm(stream.float(), g.shape, g.float(), eps)
+            y.copy_(normed / scale)
+
+        fake = types.SimpleNamespace(fused_add_rmsnorm_quant=fused)
+        monkeypatch.setitem(sys.modules, "flashinfer", types.SimpleNamespace(norm=fake))
+        monkeypatch.setitem(sys.modules, "flashinfer.norm", fake)
+        case = quantized.CASES["residual, RMSNorm, a given scale"]
+        given = quantized.tensors(case, 4, 256, "cpu")
+        before = given["r"].clone()
+        quantized.check(case, case.theirs(given)(), given)
+        assert torch.equal(given["r"], before)
 
 
 def test_pairs_are_built_ahead():
