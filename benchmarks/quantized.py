@@ -7,8 +7,8 @@ written, bfloat16 in, and what each gives is compared with the value before it i
 of x and a residual goes over the residual, ours to memory of its own.
 
 On Hopper it has no more than these. No norm of it has a scale for each row or exponents as scales;
-What gives 4 bits wants Blackwell, and so does `mxfp8_quantize`, whose kernels are empty elsewhere.
-Tensors alone are quantized by its CUDA kernel, not by that of its default, cuTile.
+what gives 4 bits wants Blackwell, and so does `mxfp8_quantize`, whose kernels are empty elsewhere.
+Tensors alone are quantized by its CUDA kernel, not by its default, which is cuTile's.
 """
 
 import functools
