@@ -628,12 +628,17 @@ def test_linear_losses_beside_others(monkeypatch):
 
 def test_a_linear_loss_that_is_wrong_is_found():
     given = torch.randn(64, 32), torch.randn(100, 32).requires_grad_(), torch.arange(64)
-    wrong = {
-        "the loss": lambda x, w, t: 1.1 * linear_losses._of_logits(x, w, t),
-        "w's gradient": lambda x, w, t: linear_losses._of_logits(x, w.detach() + w - w, t),
-    }
-    for name, loss in wrong.items():
-        assert linear_losses.is_off(loss, *given).startswith(f"{name} is off by")
+
+    def inexact(x, w, target):
+        return 1.1 * linear_losses._of_logits(x, w, target)
+
+    def without_w(x, w, target):
+        return linear_losses._of_logits(x, w.detach() + w - w, target)
+
+    said = linear_losses.is_off(inexact, *given)
+    assert said.startswith("; the loss is off by 0.1; x's gradient is off by 0.1; w's")
+    with pytest.raises(ArithmeticError, match="w's gradient is off by 1"):
+        linear_losses.is_off(without_w, *given)
     assert linear_losses.is_off(linear_losses._of_logits, *given) == ""
 
 
