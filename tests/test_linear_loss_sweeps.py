@@ -366,7 +366,11 @@ def test_explain_says_which_way():
         assert in_all in said, said
         assert ("the product again" in said) == again, said
     for other, dtype, why in (
-        (fo.LinearCrossEntropy(lse=True), torch.bfloat16, "more than the loss is returned"),
+        (
+            fo.LinearCrossEntropy(lse=True),
+            torch.bfloat16,
+            "a further result has a gradient as well",
+        ),
         (op, torch.float16, "float16 is rounded when the loss has its scale"),
     ):
         x, w, _, target = case(TWO, dtype)

@@ -107,6 +107,47 @@ def test_against_float64(dtype, options, device):
     verify(*case((7, 5), 48, 333, dtype, device, ignored=ignored), **options)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough(torch.float32, torch.float16)])
+def test_the_largest_logit_and_hits(dtype, device):
+    """Logits are whole numbers, which no rounding changes, and many are the largest of a row."""
+    op = fo.LinearCrossEntropy(reduction="none", largest=True, correct=True)
+    classes, rows = 5000, 40
+    late = dtype is torch.float16  # then joined of blocks of classes, else found by chunks of rows
+    x = randn(rows, 24, device=device).round().clamp(-2, 2).to(dtype).requires_grad_()
+    w = randn(classes, 24, seed=2, device=device).round().clamp(-1, 1).to(dtype)
+    assert classes > 2 * block_columns(24, classes)
+    z = functional.linear(x.detach().double(), w.double())
+    target = z.argmax(-1)
+    target[::3] = torch.arange(rows, device=device)[::3] * 100
+    for row in (1, 2):  # the largest of the row, but not the first one that is, and any other
+        target[row] = (z[row] == z[row].max()).nonzero()[-1 if row == 1 else 0]
+    target[4] = -100
+    given = x.detach().clone()
+    given[5] = torch.nan
+    given.requires_grad_()
+    found = op(given, w, target=target)
+    told = op.explain(given, w, target=target)
+    assert ("float16" in str(told)) == late
+    with torch.no_grad():  # joined of blocks
+        for ours, joined in zip(found, op(given, w, target=target), strict=True):
+            torch.testing.assert_close(ours, joined, equal_nan=True)
+    at = z.gather(-1, target.clamp(min=0)[:, None])[:, 0]
+    hits = (at == z.amax(-1)).to(found.correct.dtype)
+    largest = z.amax(-1).to(found.largest.dtype)
+    hits[4] = hits[5] = largest[4] = 0
+    largest[5] = torch.nan
+    assert 10 < hits.sum() < rows - 5
+    assert torch.equal(found.correct, hits)
+    torch.testing.assert_close(found.largest, largest, rtol=0, atol=0, equal_nan=True)
+    assert not found.correct.requires_grad
+    assert not found.largest.requires_grad
+    (of_x,) = torch.autograd.grad(found.loss.nansum(), given)
+    assert of_x[:4].isfinite().all()
+    if device != "cpu":  # where a target that is no class is not seen before
+        target[6] = classes
+        assert op(given, w, target=target).correct[6] == 0
+
+
 @pytest.mark.parametrize("classes", [129, 1000, *thorough(130, 256, 257, 1024)])
 def test_any_number_of_classes(classes, device):
     verify(*case((9,), 40, classes, torch.float32, device))

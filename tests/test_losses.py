@@ -15,7 +15,7 @@ import fusedops as fo
 from fusedops.testing import check, force_schedule
 
 ROWS = fo.CrossEntropy(reduction="none")
-ALL = {"lse": True, "log_prob": True, "entropy": True, "correct": True}
+ALL = {"lse": True, "log_prob": True, "entropy": True, "largest": True, "correct": True}
 EPS = torch.finfo(torch.float32).eps
 
 
@@ -307,7 +307,9 @@ def test_further_outputs(device):
     torch.testing.assert_close(found.log_prob, at)
     torch.testing.assert_close(found.entropy, -(log_p.exp() * log_p).sum(-1))
     assert found.correct.tolist() == (x.argmax(-1) == labels).float().tolist()
+    assert torch.equal(found.largest, x.detach().amax(-1))
     assert not found.correct.requires_grad
+    assert not found.largest.requires_grad
     wanted = (at, -(log_p.exp() * log_p).sum(-1), x.logsumexp(-1))
     upstream = [randn(6, device=device, seed=seed) for seed in (1, 2, 3)]
     ours = torch.autograd.grad((found.log_prob, found.entropy, found.lse), x, upstream)

@@ -127,6 +127,8 @@ def many_options():
                 lse=True,
                 log_prob=True,
                 entropy=True,
+                largest=True,
+                correct=True,
                 inplace=True,
             ),
         ):
@@ -248,7 +250,6 @@ def refused():
             {"target": share},
             "label smoothing of a soft target",
         ),
-        (fo.CrossEntropy(correct=True), {"target": target}, "correct=True"),
         (
             fo.CrossEntropy(load=[fo.Mask("m")], label_smoothing=0.1),
             {"target": target, "m": mask},

@@ -35,7 +35,9 @@ def step(call, leaves, upstream, most=None, **given):
     operands = {name: one for name, one in leaves.items() if name not in ("x", "w")}
     with Received() if most else contextlib.nullcontext() as moved:
         found = named(call(x, w, **operands, **given))
-        torch.autograd.backward([*found.values()], [upstream[name] for name in found])
+        able = [name for name in found if name not in ("largest", "correct")]
+        assert not any(one.requires_grad for name, one in found.items() if name not in able)
+        torch.autograd.backward([found[k] for k in able], [upstream[k] for k in able])
     assert not most or moved.bytes < most
     return {name: one.detach() for name, one in found.items()}, {
         name: one.grad for name, one in leaves.items()
@@ -82,6 +84,7 @@ def check(op, of_x, of_w, classes):
 def linear_losses():
     load = (fo.Softcap("cap"), fo.Bias("b"))
     every = {"lse": True, "log_prob": True, "entropy": True, "z_loss": 0.01}
+    every |= {"largest": True, "correct": True}
     by_rows = fo.LinearCrossEntropy(load, reduction="none", **every)
     check(by_rows, [WHOLE, WHOLE], [WHOLE, Shard(0)], 4500)  # of two ranks each has two blocks
     check(by_rows, [Shard(0), WHOLE], [WHOLE, Shard(0)], 4500)

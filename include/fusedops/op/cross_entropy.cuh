@@ -14,8 +14,8 @@
 // that are left:
 //   (1 - eps) * loss + eps * (lse - mean_j v_j)
 // z_loss adds z_loss * lse^2. The statistic log_prob is v_t - lse; entropy is
-// log(sum) - sum_j exp(v_j - max) (v_j - max) / sum; correct is 1 where no class is larger than the
-// target's, else 0.
+// log(sum) - sum_j exp(v_j - max) (v_j - max) / sum; largest is max, NaN where one of the row's values is
+// NaN or +inf; correct is 1 where no class is larger than the target's, else 0.
 //
 // A row whose target is kIgnore has the result 0 in all of these, whatever it holds. A target that is
 // no column makes loss and log_prob NaN, and is not used as an address. So is the loss of a row
@@ -161,6 +161,7 @@ struct CrossEntropy {
     FUSEDOPS_HD Compute lse() const { return shown(base + log_sum); }
     FUSEDOPS_HD Compute log_prob() const { return shown(difference(at, base) - log_sum); }
     FUSEDOPS_HD Compute entropy() const { return shown(entropy_of_row()); }
+    FUSEDOPS_HD Compute largest() const { return shown(all.sum == all.sum ? all.max : all.sum); }
     FUSEDOPS_HD Compute correct() const {
       return shown(at >= base && all.sum == all.sum ? Compute(1) : Compute(0));
     }

@@ -10,7 +10,8 @@ m a part, V_m its share of all classes, v_t the logit of the target:
 - the mean of all logits, for label smoothing, is sum_m V_m mean_m;
 - the entropy is lse - sum_m exp(lse_m - lse) (lse_m - entropy_m), since lse_m - entropy_m is the
   mean of a part's logits by its softmax;
-- with P_m the sum of a part's weights, a soft target's loss is sum_m (loss_m + P_m (lse - lse_m)).
+- with P_m the sum of a part's weights, a soft target's loss is sum_m (loss_m + P_m (lse - lse_m));
+- the target is correct where it is so in its part, and no part has a larger logit.
 
 All of it is computed by torch. Where the parts are those of ranks, its autograd says how much each
 part's numbers count; a product's are differentiated at once, by what is kept of whole rows.
@@ -35,7 +36,9 @@ _IGNORED = -1
 def constants_of_part(constants: Mapping[str, Any]) -> dict[str, Any]:
     """The constants of the op that a part's numbers come from, of those of the whole loss."""
     smooths = constants["label_smoothing"] > 0
+    correct = "correct" in constants
     flags = {"lse": True, "log_prob": smooths, "entropy": "entropy" in constants}
+    flags |= {"largest": correct or "largest" in constants, "correct": correct}
     flags["soft"] = "soft" in constants
     return {
         "ignore_index": _IGNORED,
@@ -104,6 +107,8 @@ class LossOfParts:
         said += ["its loss", "the sum of its weights"] if self.soft else ["its target's logit"]
         said += ["the mean of its logits"] * (self.constants["label_smoothing"] > 0)
         said += ["its entropy"] * ("entropy" in self.constants)
+        said += ["its largest logit"] * ("largest" in own)
+        said += ["whether that is its target's"] * ("correct" in own)
         return RowParts(len(said), ", ".join(said), scale=False, own=own)
 
     @property
@@ -112,8 +117,6 @@ class LossOfParts:
         smooths = self.constants["label_smoothing"] > 0
         if self.soft and smooths:
             return "label smoothing of a soft target"
-        if "correct" in self.constants:
-            return "correct=True"
         if self.saves:
             return "a saved stream"
         if self.masked and smooths:
@@ -156,8 +159,14 @@ class LossOfParts:
             numbers.append(mean_of_part(found) * share)
         if "entropy" in self.constants:
             numbers.append(found["entropy"])
+        nothing = [-torch.inf, *[0.0] * (len(numbers) - 1)]
+        if "largest" in found:
+            numbers.append(found["largest"])
+            nothing.append(-torch.inf)
+        if "correct" in found:
+            numbers.append(torch.where(held, found["correct"], 0.0))
+            nothing.append(0.0)
         if share == 0:  # of no classes, made of these since all ranks must have the same graph
-            nothing = [-torch.inf, *[0.0] * (len(numbers) - 1)]
             everywhere = torch.ones_like(held, dtype=torch.bool)
             numbers = [
                 one.masked_fill(everywhere, of_none)
@@ -173,17 +182,17 @@ class LossOfParts:
             target: The class of each row.
             classes: How many there are.
         """
-        lse, at, *more = numbers.unbind(-1)
-        parts = {"lse": lse.movedim(-1, 0)}
+        lse, at, *more = numbers.movedim(-2, 0).unbind(-1)
+        own, parts, mean = constants_of_part(self.constants), {"lse": lse}, None
         if self.soft:
-            of_part, weight, *more = at.movedim(-1, 0), *(one.movedim(-1, 0) for one in more)
-            if more:
-                parts["entropy"] = more[0]
-            return self._joined_weights(parts, of_part, weight)
-        mean = more.pop(0).sum(-1) if self.constants["label_smoothing"] > 0 else None
-        if more:
-            parts["entropy"] = more[0].movedim(-1, 0)
-        return self.joined(parts, at.sum(-1), mean, target, classes)
+            weight = more.pop(0)
+        elif self.constants["label_smoothing"] > 0:
+            mean = more.pop(0).sum(0)
+        names = [name for name in ("entropy", "largest", "correct") if name in own]
+        parts.update(zip(names, more, strict=True))
+        if self.soft:
+            return self._joined_weights(parts, at, weight)
+        return self.joined(parts, at.sum(0), mean, target, classes)
 
     def joined_blocks(
         self, parts: Mapping[str, Tensor], target: Tensor, columns: int, classes: int
@@ -203,6 +212,9 @@ class LossOfParts:
         last, smoothing = len(parts["lse"]) - 1, self.constants["label_smoothing"]
         block = (target // columns).clamp(0, last)
         at = value_of_target(parts).gather(0, block[None])[0]
+        if "correct" in parts:
+            elsewhere = torch.arange(last + 1, device=block.device)[:, None] != block
+            parts = {**parts, "correct": parts["correct"].masked_fill(elsewhere, 0.0)}
         mean = None
         if smoothing > 0:
             means = mean_of_part(parts)
@@ -231,8 +243,9 @@ class LossOfParts:
         """The loss of each row, and all else that the op returns of it.
 
         Args:
-            parts: lse and, where it is wanted, entropy of each part, in a first dimension of their
-                own.
+            parts: lse and, where they are wanted, entropy, the largest logit, and whether that is
+                the target's (0 where the target lies elsewhere) of each part, in a first dimension
+                of their own.
             at: The logit of each row's target.
             mean: The mean of each row's logits, where there is label smoothing.
             labels: The target of each row.
@@ -246,6 +259,8 @@ class LossOfParts:
         even = lse if mean is None else lse - mean
         found["loss"] = torch.where(at == -torch.inf, lse - at, self.loss_of(lse - at, even, lse))
         found["log_prob"] = at - lse
+        if "correct" in found:
+            found["correct"] = found["correct"].masked_fill(~known, 0.0)
         return {name: found[name].masked_fill(ignored, 0.0) for name in self.outputs}
 
     def _joined_weights(
@@ -270,6 +285,12 @@ class LossOfParts:
             gone = of_parts == -torch.inf
             inner = (of_parts - parts["entropy"]).masked_fill(gone, 0.0)
             found["entropy"] = lse - ((of_parts - lse).exp() * inner).sum(0)
+        if "largest" in parts:
+            largest = parts["largest"].detach()
+            found["largest"] = largest.amax(0)
+        if "correct" in parts:
+            hits = parts["correct"].detach() * (largest >= found["largest"])
+            found["correct"] = hits.amax(0)
         return found
 
     def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:

@@ -59,10 +59,11 @@ class CrossEntropy(LossOfParts, RowOp):
         z_loss: A finite number >= 0, 0 by default: ``z_loss * lse ** 2`` is added to the loss.
         reduction: ``"mean"`` over the rows that are not ignored (NaN where there are none), the
             default; ``"sum"``; or ``"none"`` for one loss a row, of the shape of labels.
-        lse, log_prob, entropy, correct: Whether a call also returns ``lse``; ``log_prob = v_target
-            - lse``; the entropy of the row's softmax; and 1.0 where no class is larger than the
-            target's, else 0.0. Each is one number a row whatever the reduction, and 0 in a row that
-            is ignored. All but the last are differentiable. False by default.
+        lse, log_prob, entropy, largest, correct: Whether a call also returns ``lse``; ``log_prob =
+            v_target - lse``; the entropy of the row's softmax; its largest logit; and 1.0 where no
+            class is larger than the target's, else 0.0. Each is one number a row whatever the
+            reduction, and 0 in a row that is ignored. All but the last two are differentiable.
+            False by default.
         inplace: Whether the gradient of x is written to x's memory, which saves as much memory.
             x is lost then. It must be no leaf of autograd's, and nothing else may read it in the
             backward pass: torch raises an error if something does, as after any operation in place.
@@ -98,6 +99,7 @@ class CrossEntropy(LossOfParts, RowOp):
         "lse": Statistic("lse", option="lse", differentiable=True),
         "log_prob": Statistic("log_prob", option="log_prob", differentiable=True),
         "entropy": Statistic("entropy", option="entropy", differentiable=True),
+        "largest": Statistic("largest", option="largest"),
         "correct": Statistic("correct", option="correct"),
     }
     masks = True
@@ -117,6 +119,7 @@ class CrossEntropy(LossOfParts, RowOp):
         lse: bool = False,
         log_prob: bool = False,
         entropy: bool = False,
+        largest: bool = False,
         correct: bool = False,
         inplace: bool = False,
         soft: bool = False,
@@ -147,8 +150,8 @@ class CrossEntropy(LossOfParts, RowOp):
             "z_loss": float(z_loss),
             "reduction": reduction,
         }
-        wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "correct": correct}
-        wanted.update(inplace=inplace, soft=soft)
+        wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "largest": largest}
+        wanted.update(correct=correct, inplace=inplace, soft=soft)
         constants.update({key: True for key, one in wanted.items() if read_flag(self, key, one)})
         self.in_place = "inplace" in constants
         self.soft = "soft" in constants
@@ -315,6 +318,7 @@ class CrossEntropy(LossOfParts, RowOp):
             "lse": lse,
             "log_prob": at - lse,
             "entropy": entropy.masked_fill(empty, torch.nan),
+            "largest": _largest(value, lse),
             "correct": ((at >= largest) & ~empty & (lse == lse)).to(value.dtype),
         }
         return value, {name: one.masked_fill(ignored, 0.0)[..., 0] for name, one in found.items()}
@@ -333,6 +337,7 @@ class CrossEntropy(LossOfParts, RowOp):
             "loss": loss.masked_fill(empty, torch.nan),
             "lse": lse,
             "entropy": entropy.masked_fill(empty, torch.nan),
+            "largest": _largest(value, lse),
         }
         return value, {name: one[..., 0] for name, one in found.items()}
 
@@ -384,3 +389,8 @@ class CrossEntropy(LossOfParts, RowOp):
         if name == "loss":
             sizes = sizes + self.constants["z_loss"] * sizes.square()
         return sizes * (1 + spread) if name == "entropy" else sizes
+
+
+def _largest(value: Tensor, lse: Tensor) -> Tensor:
+    """The largest of each row, NaN as their logsumexp is; autograd sees none of it."""
+    return value.detach().amax(-1, keepdim=True).where(lse == lse, torch.nan)

@@ -75,17 +75,17 @@ class LinearCrossEntropy(Op):
     memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
     torch raises an error at the second pass.
 
-    Calls that return more, those in float16, and operands that some rows share make all gradients
-    in the backward pass, and add up x's in float32. The forward pass then goes by blocks of classes
-    too, as it does where no gradient is wanted.
+    Calls with a further result that has a gradient, those in float16, and operands that some rows
+    share make all gradients in the backward pass, and add up x's in float32. The forward pass then
+    goes by blocks of classes too, as it does where no gradient is wanted.
 
     As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
     Args:
         load: The functors between product and loss, in order, such as `Bias`, `Softcap`, `Scale`
             and `Mask`; none by default. Each must act on every element by itself.
-        ignore_index, label_smoothing, z_loss, reduction, lse, log_prob, entropy: As of
-            `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
+        ignore_index, label_smoothing, z_loss, reduction, lse, log_prob, entropy, largest, correct:
+            As of `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is of the wrong kind or
@@ -120,8 +120,11 @@ class LinearCrossEntropy(Op):
         lse: bool = False,
         log_prob: bool = False,
         entropy: bool = False,
+        largest: bool = False,
+        correct: bool = False,
     ) -> None:
         options: dict[str, Any] = {"lse": lse, "log_prob": log_prob, "entropy": entropy}
+        options |= {"largest": largest, "correct": correct}
         with _named(self.title):
             whole = CrossEntropy(
                 load,

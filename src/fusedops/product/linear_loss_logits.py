@@ -114,8 +114,8 @@ def why_late(op: Any, x: Tensor, operands: Mapping[str, Tensor], wanted: Iterabl
     """
     if is_exporting():
         return "an exported program may never go back, and is one for all sizes"
-    if len(op.outputs) > 1:
-        return "more than the loss is returned"
+    if sum(name in op.whole.able for name in op.outputs) > 1:
+        return "a further result has a gradient as well"
     if factor_dtype(x) is torch.float16:
         return "float16 is rounded when the loss has its scale"
     if op.constants["reduction"] == "none" and not {"x", "w"}.issuperset(wanted):

@@ -166,7 +166,7 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
 
 
 def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The loss of each row, what is kept of it, and the early gradients."""
+    """The results of each row, what is kept of it, and the early gradients."""
     logits = call.logits()
     features, size = logits.x.shape[1], logits.x.dtype.itemsize
     rows = chunk_rows(
@@ -179,14 +179,15 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     made: list[Sequence[Tensor]] = []
     for here, classes, z in logits.parts(rows, logits.classes):
         operands = logits.operands_of(here, classes)
-        loss, kept = logits.op.trained(z, **operands, **logits.numbers)
-        made.append((loss, kept))
-        of_loss = [one[here] for one in upstream if one is not None]
-        found = logits.gradients(call.early, z, kept, operands, of_loss)
+        *results, kept = logits.op.trained(z, **operands, **logits.numbers)
+        made.append((*results, kept))
+        incoming = [None if one is None else one[here] for one in upstream]
+        found = logits.gradients(call.early, z, kept, operands, incoming)
         gradients.add(here, classes, found)
         del z, found  # before w's gradient is made of its sum
-    losses, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
-    return {"loss": losses}, kept, gradients.finished(call.like_early())
+    *results, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
+    named = dict(zip(logits.op.outputs, results, strict=True))
+    return named, kept, gradients.finished(call.like_early())
 
 
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
@@ -309,8 +310,12 @@ def _is_last_use() -> bool:
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     call = _Call(*inputs)
     ctx.set_materialize_grads(False)
+    op = read(call.op)
+    named = zip(op.outputs, output, strict=False)
+    if constant := [one for name, one in named if name not in op.whole.able]:
+        ctx.mark_non_differentiable(*constant)
     # These stay results that have a gradient: a second derivative of them is refused.
-    made = output[len(read(call.op).outputs) :]
+    made = output[len(op.outputs) :]
     again = [call.x, call.w, call.target, *call.tensors] if call.late else []
     ctx.save_for_backward(*made, *again)
     # With hooks on saved tensors, those that come back may be anybody's.
