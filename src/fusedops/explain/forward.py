@@ -323,6 +323,8 @@ def _notes(
     for functor in acting:
         if functor.masks and functor.positions and functor not in bounded:
             notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
+    if bound.x.is_cuda and bound.compute is torch.float32 and any(f.hardware_tanh for f in acting):
+        notes.append("hardware_tanh: tanh is the GPU's instruction, within 2^-11 of itself")
     twice = bound.op.reduces and bound.op.has_result
     if info is not None and info.call.storage == "streaming" and twice:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
