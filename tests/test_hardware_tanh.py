@@ -4,12 +4,14 @@
 
 import math
 import pickle
+import re
 
 import pytest
 import torch
 from cases import randn, thorough, thorough_points
 from products import HALF, SEVERAL, check_resources, forced, given, needs_hopper
 from test_product_kernels import described
+from torch.nn import functional
 
 import fusedops as fo
 from fusedops.declare.text import read, spell
@@ -33,6 +35,18 @@ FUNCTORS = {
     "gate": (fo.Gate, ("gate", "silu"), "gate"),
     "gated": (fo.Gate, ("gate", "gelu_tanh", "value"), "gate"),
 }
+
+
+@fo.functor(hardware_tanh=True)
+def own(x, cap):
+    return cap * torch.tanh(x / cap)
+
+
+@fo.functor(hardware_tanh=True)
+def of_all(x):
+    """Two calls, whose errors may have one sign or two."""
+    return functional.silu(x) + functional.gelu(x, approximate="tanh") * torch.sigmoid(-x)
+
 
 KEYS = ("y", "gradient of x")
 
@@ -185,6 +199,45 @@ def test_it_is_part_of_what_is_declared(name):
         op = kind([functor])
         assert "hardware_tanh=True" in op.declaration
         assert read(spell(op)) == op == pickle.loads(pickle.dumps(op)) != kind([plain])
+
+
+class TestPythonFunctions:
+    def test_what_their_code_calls(self):
+        """Tanh and sigmoid by the instruction, also where they are steps of an activation."""
+        text = of_all().definition
+        assert text.count("HardwareTanh::sigmoid") == 6  # three, forward and again backward
+        assert not re.search(r"pointwise::(sigmoid|tanh|silu|gelu_tanh)", text)
+        assert "pointwise::HardwareTanh::tanh" in own("cap").definition
+        precise = fo.functor(own.function)("cap")
+        assert "HardwareTanh" not in precise.definition
+
+    def test_what_they_mean(self):
+        x = torch.linspace(-4, 4, 60).double()[None]
+        want = functional.silu(x) + functional.gelu(x, approximate="tanh") * torch.sigmoid(-x)
+        for found in (fo.Map([of_all()]).unfused(x), fo.Map([of_all()])(x)):
+            torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-14)
+
+    def test_their_bound_is_that_of_every_call(self):
+        """The changes of all calls are added: a sum that one sign for all would not reach."""
+        x = torch.linspace(-4, 4, 81)[None]
+        op = fo.Map([of_all()])
+        found = expected(op.bind(x, {}), {}, {})["y"].inherited
+        v = x.double()
+        silu, _ = by_hand("silu", v)
+        gelu, _ = by_hand("gelu_tanh", v)
+        sigmoid, _ = by_hand("sigmoid", v)
+        value = functional.gelu(v, approximate="tanh").abs()
+        want = silu + gelu * torch.sigmoid(-v) + value * sigmoid
+        assert (found <= 1.02 * want + 1e-7).all()
+        assert (found >= want - 1e-7).all()
+
+    def test_their_declarations_are_text(self):
+        op = fo.Linear([own("cap")])
+        assert read(spell(op)) == op
+
+    def test_what_is_no_bool(self):
+        with pytest.raises(TypeError, match="functor: hardware_tanh must be True or False"):
+            fo.functor(hardware_tanh=1)
 
 
 def test_explain_shows_it():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import randn, thorough
 from emulate import emulated
-from test_hardware_tanh import made, operands, others
+from test_hardware_tanh import made, of_all, operands, others
 
 import fusedops as fo
 from fusedops.testing.comparison import compare_call
@@ -31,6 +31,13 @@ def test_elements_reach_their_bounds_and_no_more(name):
         shares = {one.what: one.share for one in compare_call(op, x, **operands(name, 61)).again()}
     assert all(share <= 1 for share in shares.values()), shares
     assert all(shares[key] > 0.9 for key in ("y", "gradient of x")), shares
+
+
+def test_several_calls_of_one_functor():
+    with emulated("sm_90"):
+        found = compare_call(fo.Map([of_all()]), randn(70, 61) * 2).again()
+    shares = {one.what: one.share for one in found}
+    assert all(0.5 < share <= 1 for share in shares.values()), shares
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *thorough(torch.float16)], ids=str)
