@@ -309,13 +309,7 @@ class TestOnAGpu:
 def test_the_instruction_is_as_exact_as_ptx_states():
     """All numbers of eleven binades, in which everything happens: 2^-7 to 16."""
     bits = torch.arange(0x3C000000, 0x41800000, device="cuda", dtype=torch.int32)
-    x = bits.view(torch.float32)[None]
-    with torch.no_grad():
-        y = fo.Map(load=[fo.Tanh(hardware_tanh=True)])(x)
-        worst = torch.stack(
-            [
-                (one.double() / torch.tanh(at.double()) - 1).abs().amax()
-                for one, at in zip(y[0].split(1 << 24), x[0].split(1 << 24), strict=True)
-            ]
-        ).amax()
-    assert worst <= STATED
+    x = bits.view(torch.float32).view(-1, 1024)
+    y = fo.Map(load=[fo.Tanh(hardware_tanh=True)])(x)
+    for at, found in zip(x.split(1 << 14), y.split(1 << 14), strict=True):
+        assert (found.double() / torch.tanh(at.double()) - 1).abs().amax() <= STATED
