@@ -36,7 +36,7 @@ def shown(functor: Any, *quiet: str) -> str:
     """
     fields = [
         f"{one.name}={getattr(functor, one.name)!r}"
-        for one in dataclasses.fields(functor)
+        for one in sorted(dataclasses.fields(functor), key=lambda one: bool(one.kw_only))
         if not (one.kw_only or one.name in quiet) or getattr(functor, one.name) != one.default
     ]
     return f"{type(functor).__name__}({', '.join(fields)})"
