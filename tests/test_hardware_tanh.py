@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import fusedops as fo
 from fusedops.declare.text import read, spell
+from fusedops.explain.forward import explain
 from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
 from fusedops.plan import forward
@@ -240,9 +241,20 @@ class TestPythonFunctions:
             fo.functor(hardware_tanh=1)
 
 
-def test_explain_shows_it():
+@pytest.mark.parametrize(
+    ("arch", "dtype", "said"),
+    [
+        ("sm_90", HALF, "the GPU's instruction, within 2^-11 of itself"),
+        ("sm_90", torch.float64, "as precise as without"),
+        (None, HALF, "as precise as without"),
+    ],
+)
+def test_explain_says_what_it_does(arch, dtype, said):
     op = fo.Softmax(load=[fo.Softcap("cap", hardware_tanh=True)])
-    assert "hardware_tanh=True" in str(op.explain(randn(2, 8), cap=2.0))
+    target = None if arch is None else Target.named(arch)
+    text = str(explain(op.bind(randn(2, 8, dtype=dtype), {"cap": 2.0}), target))
+    assert "Softcap(cap='cap', hardware_tanh=True)" in text
+    assert f"hardware_tanh: tanh is {said}" in re.sub(r"\s+", " ", text)
 
 
 def test_modules_take_it():

@@ -107,14 +107,7 @@ class Activation(Functor):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OfTanh(Activation):
-    """Base of the activations that are made of tanh.
-
-    Args:
-        hardware_tanh: Whether a GPU computes tanh by its own instruction, of 11 bits (`Softcap`).
-
-    Raises:
-        TypeError: hardware_tanh is no bool.
-    """
+    """Base of the activations that are made of tanh. The field is as of `Softcap`."""
 
     hardware_tanh: bool = dataclasses.field(default=False, kw_only=True)
 
@@ -166,6 +159,12 @@ class SiLU(OfTanh):
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="silu")`` and
     ``Gate(activation="silu")`` have the same formula, and so has the C++, ``activation<Silu>()``.
 
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
+
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.SiLU()])(torch.tensor([[-1.0, 0.0, 1.0]]))
     tensor([[-0.2689,  0.0000,  0.7311]])
@@ -211,6 +210,12 @@ class Sigmoid(OfTanh):
     and ``Gate(activation="sigmoid")`` have the same formula, and so has the C++,
     ``activation<Sigmoid>()``.
 
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
+
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.Sigmoid()])(torch.tensor([[-1.0, 0.0, 1.0]]))
     tensor([[0.2689, 0.5000, 0.7311]])
@@ -224,6 +229,12 @@ class Tanh(OfTanh):
 
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="tanh")`` and
     ``Gate(activation="tanh")`` have the same formula, and so has the C++, ``activation<Tanh>()``.
+
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
 
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.Tanh()])(torch.tensor([[-1.0, 0.0, 1.0]]))
@@ -292,10 +303,10 @@ class Softcap(Named):
         optional: Whether a call may leave the cap out or give None for it; it then runs without the
             functor.
         hardware_tanh: Whether a GPU computes tanh by its own instruction, of 11 bits, forward and
-            backward, which is faster where instructions are what takes the time: after products,
-            and in short rows. A result of 16 bits has no more bits, but the cap is multiplied with
-            the error. docs/explanation/arithmetic.md has the bound, which `testing.check` knows. A
-            CPU, and a call that computes in float64, are as precise as without. False by default.
+            backward. It takes fewer instructions, and these are what there is too little of after
+            products. Results are off by up to 2^-11 of the cap; docs/explanation/arithmetic.md has
+            the bound, which `testing.check` knows. A CPU, and a call that computes in float64, are
+            as precise as without. False by default.
 
     Raises:
         TypeError, ValueError: cap cannot be the name of an operand, or optional or hardware_tanh is
@@ -313,10 +324,6 @@ class Softcap(Named):
     roles: ClassVar[Mapping[str, Role]] = {"cap": Role.VALUE}
     header: ClassVar[str] = "softcap.cuh"
     elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag(self, "hardware_tanh")
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         cap = chain.value(self.cap)
@@ -373,7 +380,6 @@ class Gate(Named):
                     f"Gate: {field} must be one of {', '.join(map(repr, known))}, got "
                     f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"
                 )
-        check_flag(self, "hardware_tanh")
         _check_of_tanh(self, self.activation)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
