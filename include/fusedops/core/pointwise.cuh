@@ -341,6 +341,11 @@ struct Precise {
   }
 
   template <class T>
+  FUSEDOPS_HD static T silu(T x) {
+    return pointwise::silu(x);
+  }
+
+  template <class T>
   FUSEDOPS_HD static T gelu_tanh(T x) {
     return pointwise::gelu_tanh(x);
   }
@@ -360,6 +365,7 @@ struct HardwareTanh : Precise {
   using Precise::gelu_tanh;
   using Precise::gelu_tanh_backward;
   using Precise::sigmoid;
+  using Precise::silu;
   using Precise::tanh;
   using Precise::tanh_slope;
 
@@ -375,6 +381,11 @@ struct HardwareTanh : Precise {
   }
 
   FUSEDOPS_HD static float sigmoid(float x) { return ::fmaf(0.5f, tanh(0.5f * x), 0.5f); }
+
+  FUSEDOPS_HD static float silu(float x) {
+    const float half = 0.5f * x;
+    return ::fmaf(half, tanh(half), half);
+  }
 
   FUSEDOPS_HD static float gelu_tanh(float x) { return x * gelu_tanh_gate(x); }
 

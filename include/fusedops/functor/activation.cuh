@@ -17,7 +17,7 @@ template <class By>
 struct SiluBy {
   template <class T>
   FUSEDOPS_HD static T value(T x) {
-    return x * By::sigmoid(x);
+    return By::silu(x);
   }
   template <class T>
   FUSEDOPS_HD static T backward(T g, T x) {
