@@ -30,6 +30,7 @@ from torch.nn import functional
 from training import step
 from turns import Job, in_turns
 
+import fusedops as fo
 from fusedops.errors import counted
 from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
@@ -53,6 +54,8 @@ SIZES = (
 #: Rows, and the sizes outside and inside of the feed-forward block.
 BLOCK = (16384, 1024, 4096)
 QUACK = "QuACK gemm_epilogue"
+#: QuACK's GELU and softcap have it too; its SiLU is by an exponential, as fusedops' is.
+HARDWARE = "fusedops, hardware_tanh"
 
 ROUNDS = 3  # Of all ways after one another.
 
@@ -86,7 +89,11 @@ def build(dtypes: Sequence[str], device: torch.device, told: Callable[[str], obj
     target = Target.of(device)
     wanted: dict[Any, Variant] = {}
     for store, size, dtype in itertools.product(STORES.values(), SIZES, dtypes):
-        call = [_signature(store, size, DTYPES[dtype])]
+        if store.hardware is not None:
+            call = [_signature(store.hardware, store, size, DTYPES[dtype])]
+            found = variants(call, target, backward=False) + recorded.variants(call, target)
+            wanted.update((one.key, one) for one in found)
+        call = [_signature(store.op, store, size, DTYPES[dtype])]
         found = variants(call, target, backward=False)
         for implementation in IMPLEMENTATIONS:
             with force_launch(product=ProductConfig(implementation)):
@@ -102,8 +109,10 @@ def build(dtypes: Sequence[str], device: torch.device, told: Callable[[str], obj
     return len(wanted)
 
 
-def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> Signature:
-    """A call of a STORE as it is built ahead."""
+def _signature(
+    op: fo.Linear, store: Store, size: tuple[int, int, int], dtype: torch.dtype
+) -> Signature:
+    """A call of a declaration of a STORE as it is built ahead."""
     m, n, k = size
 
     def empty(*shape: int) -> Tensor:
@@ -112,7 +121,7 @@ def _signature(store: Store, size: tuple[int, int, int], dtype: torch.dtype) -> 
     factors = {"x": empty(m, k), "w": empty(n, k)}
     operands = {name: empty(n) if name == "b" else empty(m, n) for name in store.operands}
     arguments = {**operands, **store.numbers}
-    epilogue = store.op.that_adds(factors["w"], arguments).epilogue
+    epilogue = op.that_adds(factors["w"], arguments).epilogue
     return of_call(bind_store(epilogue, *factors.values(), arguments), factors)
 
 
@@ -159,6 +168,9 @@ class Stores:
                 call = functools.partial(store.fused, implementation=implementation)
                 checked = functools.partial(check, call, given, implementation, wanted)
                 ways.prepare(by, call, checked)
+            if store.hardware is not None:
+                call = functools.partial(store.by_op, store.hardware)
+                ways.prepare(HARDWARE, call, functools.partial(check_values, call, given, wanted))
             of_torch = {"torch eager": store.plain, **store.others}
             by, options = store.compiled
             of_torch[by] = torch.compile(store.plain, dynamic=False, **options)
@@ -167,7 +179,7 @@ class Stores:
                 ways.prepare(by, call, functools.partial(call, given))
             if has_quack(self.device):
                 call = functools.partial(by_quack, name, store)
-                ways.prepare(QUACK, call, functools.partial(check_quack, call, given, wanted))
+                ways.prepare(QUACK, call, functools.partial(check_values, call, given, wanted))
         del given, wanted, call
         free(torch.device(self.device))
 
@@ -250,8 +262,8 @@ def by_quack(name: str, store: Store, given: Mapping[str, Tensor]) -> Any:
     return store.by_torch(importlib.import_module("quack_gemm").FUNCTIONS[name], given)
 
 
-def check_quack(call: Callable[..., Any], given: Mapping[str, Tensor], wanted: Tensor) -> None:
-    """Call it and compare: its tiles are found by trial and built here, before it is timed."""
+def check_values(call: Callable[..., Any], given: Mapping[str, Tensor], wanted: Tensor) -> None:
+    """Call it and compare: QuACK's tiles are found by trial and built here, before it is timed."""
     compare(call(given), wanted)
 
 

@@ -35,6 +35,18 @@ def softcap(v: Tensor) -> Tensor:
     return CAP * torch.tanh(v / CAP)
 
 
+@fo.functor(hardware_tanh=True)
+def hardware_gelu(v: Tensor) -> Tensor:
+    """The same GELU by a GPU's own tanh, as QuACK has it."""
+    return functional.gelu(v, approximate="tanh")
+
+
+@fo.functor(hardware_tanh=True)
+def hardware_softcap(v: Tensor) -> Tensor:
+    """Likewise."""
+    return CAP * torch.tanh(v / CAP)
+
+
 @fo.functor
 def gated(v: Tensor, g: Tensor, u: Tensor) -> Tensor:
     """A gate like SwiGLU's, by two operands of the product's size."""
@@ -83,6 +95,7 @@ class Store(NamedTuple):
         compiled: Options of torch.compile, and the name of that way.
         others: Further ways by name.
         again: Whether it computes the same at each call.
+        hardware: The declaration by a GPU's own tanh, where it has one.
     """
 
     op: fo.Linear
@@ -92,12 +105,17 @@ class Store(NamedTuple):
     compiled: tuple[str, Mapping[str, Any]] = ("torch.compile", {})
     others: Mapping[str, Callable[..., Tensor]] = {}
     again: bool = True
+    hardware: fo.Linear | None = None
 
     def fused(self, given: Mapping[str, Tensor], implementation: str = "") -> Any:
         """A call by some implementation, or by the one that is chosen."""
-        operands = {name: given[name] for name in self.operands}
         with force_launch(product=ProductConfig(implementation) if implementation else None):
-            return self.op(given["x"], given["w"], **operands, **self.numbers)
+            return self.by_op(self.op, given)
+
+    def by_op(self, op: fo.Linear, given: Mapping[str, Tensor]) -> Any:
+        """A call of one of the declarations."""
+        operands = {name: given[name] for name in self.operands}
+        return op(given["x"], given["w"], **operands, **self.numbers)
 
     def by_torch(self, call: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:
         """A call of a function of torch's."""
@@ -111,6 +129,7 @@ STORES = {
         activated,
         "b",
         others={"cuBLASLt's epilogue": cublaslt},
+        hardware=fo.Linear(store=[fo.Bias("b"), hardware_gelu()]),
     ),
     "bias, dropout, residual": Store(
         fo.Linear(store=[fo.Bias("b"), fo.Dropout("p"), fo.Residual("r", save="stream")]),
@@ -119,7 +138,12 @@ STORES = {
         {"p": P},
         again=False,
     ),
-    "a softcap of one's own": Store(fo.Linear(store=[softcap()]), capped, compiled=BY_TRIAL),
+    "a softcap of one's own": Store(
+        fo.Linear(store=[softcap()]),
+        capped,
+        compiled=BY_TRIAL,
+        hardware=fo.Linear(store=[hardware_softcap()]),
+    ),
     "a gate of one's own": Store(
         fo.Linear(store=[gated("g", "u")]), gated_by, "gu", compiled=BY_TRIAL
     ),

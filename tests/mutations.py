@@ -126,9 +126,23 @@ MUTATIONS = [
     Mutation(
         "a cap whose gradient has the wrong sign within",
         "include/fusedops/functor/softcap.cuh",
-        "pointwise::tanh(u) - u * slope",
-        "pointwise::tanh(u) + u * slope",
+        "By::tanh(u) - u * slope",
+        "By::tanh(u) + u * slope",
         "test_gradients.py::test_each_functor_alone[cpu-log_softmax-softcap_of]",
+    ),
+    Mutation(
+        "a sigmoid by the hardware's tanh of all of its argument",
+        "include/fusedops/core/pointwise.cuh",
+        "::fmaf(0.5f, tanh(0.5f * x), 0.5f)",
+        "::fmaf(0.5f, tanh(x), 0.5f)",
+        "emulator/test_emulated_hardware_tanh.py::test_elements_reach_their_bounds_and_no_more[silu]",
+    ),
+    Mutation(
+        "a bound that lets a tanh of the hardware be twice as far off",
+        "src/fusedops/reference/hardware_tanh.py",
+        "_MOST = 1.01 * 2.0**-11",
+        "_MOST = 2.02 * 2.0**-11",
+        "test_hardware_tanh.py::test_the_bound_is_that_of_the_instruction[tanh]",
     ),
     Mutation(
         "a gated activation whose gradient forgets the gate",

@@ -14,6 +14,8 @@
 //   zero_centred(gamma, beta)       v * (1 + gamma) + beta    the same
 //   softcap(30.0f), softcap(operand)  cap * tanh(v / cap)     gradient 0: cap
 //   activation<Silu>()              silu(v); or Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid, Tanh
+//   activation<SiluBy<pointwise::HardwareTanh>>()  the same by a GPU's tanh, of 11 bits; or GeluTanhBy,
+//                                   SigmoidBy, TanhBy, for gates too (core/pointwise.cuh)
 //   leaky_relu(0.1f), leaky_relu(operand)  v > 0 ? v : v * slope     gradient 0: slope
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g

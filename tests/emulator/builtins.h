@@ -127,6 +127,12 @@ inline void ptx_max_NaN_f32(float& y, float a, float b) {
 inline void ptx_ex2_approx_ftz_f32(float& y, float x) {
   y = flushed(static_cast<float>(exp2(double(flushed(x)))));
 }
+// As far off as PTX allows, up or down by a hash of x.
+inline void ptx_tanh_approx_f32(float& y, float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof x);
+  y = tanhf(x) * (bits * 2654435761u >> 31 ? 1.0f + 0x1p-11f : 1.0f - 0x1p-11f);
+}
 inline void ptx_rcp_approx_ftz_f32(float& y, float x) { y = flushed(1.0f / flushed(x)); }
 
 inline void ptx_mul_wide_u32(uint64_t& product, uint32_t a, uint32_t b) {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Activations: v = act(v), and LeakyRelu: v = v > 0 ? v : v * slope. Each formula stands here or in
-// core/pointwise.cuh once, for functors of their own and for gates, in rows and after products.
+// core/pointwise.cuh once, for functors of their own and for gates, in rows and after products. Those
+// that are made of tanh take it from a By, pointwise::Precise or pointwise::HardwareTanh.
 #pragma once
 
 #include <fusedops/core/pointwise.cuh>
@@ -12,14 +13,15 @@ namespace fusedops {
 inline namespace FUSEDOPS_ABI {
 
 /// The activations without operands: a value, and a gradient g times the derivative.
-struct Silu {
+template <class By>
+struct SiluBy {
   template <class T>
   FUSEDOPS_HD static T value(T x) {
-    return pointwise::silu(x);
+    return By::silu(x);
   }
   template <class T>
   FUSEDOPS_HD static T backward(T g, T x) {
-    return pointwise::silu_backward(g, x);
+    return pointwise::silu_backward(g, x, By::sigmoid(x));
   }
 };
 
@@ -35,42 +37,47 @@ struct Gelu {
 };
 
 /// The approximation of Gelu by a hyperbolic tangent.
-struct GeluTanh {
+template <class By>
+struct GeluTanhBy {
   template <class T>
   FUSEDOPS_HD static T value(T x) {
-    return pointwise::gelu_tanh(x);
+    return By::gelu_tanh(x);
   }
   template <class T>
   FUSEDOPS_HD static T backward(T g, T x) {
-    return pointwise::gelu_tanh_backward(g, x);
+    return By::gelu_tanh_backward(g, x);
   }
 };
 
-struct Sigmoid {
+template <class By>
+struct SigmoidBy {
   template <class T>
   FUSEDOPS_HD static T value(T x) {
-    return pointwise::sigmoid(x);
+    return By::sigmoid(x);
   }
   template <class T>
   FUSEDOPS_HD static T backward(T g, T x) {
-    const T share = pointwise::sigmoid(x);
+    const T share = By::sigmoid(x);
     return g * share * (T(1) - share);
   }
 };
 
-struct Tanh {
+template <class By>
+struct TanhBy {
   template <class T>
   FUSEDOPS_HD static T value(T x) {
-    return pointwise::tanh(x);
+    return By::tanh(x);
   }
-  /// 1 - tanh^2 by the exponential, as in softcap.cuh: the difference loses its digits near 1.
   template <class T>
   FUSEDOPS_HD static T backward(T g, T x) {
-    const T decay = pointwise::exp(T(-2) * pointwise::fabs(x));
-    const T half = reciprocal_estimate(T(1) + decay);
-    return g * (T(4) * decay * (half * half));
+    return g * By::tanh_slope(x);
   }
 };
+
+using Silu = SiluBy<pointwise::Precise>;
+using GeluTanh = GeluTanhBy<pointwise::Precise>;
+using Sigmoid = SigmoidBy<pointwise::Precise>;
+using Tanh = TanhBy<pointwise::Precise>;
 
 /// The gradient at 0 is 0, as in torch.
 struct Relu {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The fusedops authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Softcap: v = cap * tanh(v / cap), where the cap is a number or a tensor that broadcasts.
+// Softcap: v = cap * tanh(v / cap), where the cap is a number or a tensor that broadcasts. By is what
+// tanh is computed by: pointwise::Precise or pointwise::HardwareTanh.
 #pragma once
 
 #include <fusedops/core/pointwise.cuh>
@@ -10,7 +11,7 @@
 namespace fusedops {
 inline namespace FUSEDOPS_ABI {
 
-template <class Cap>
+template <class Cap, class By = pointwise::Precise>
 struct Softcap {
   Cap cap;
   static constexpr bool kNeedsInput = true;
@@ -25,7 +26,7 @@ struct Softcap {
   FUSEDOPS_HD void operator()(Compute (&v)[N], const Row& row, int64_t col) const {
     const auto limit = cap.template fetch<N, Compute>(row, col);
     FUSEDOPS_VECTOR
-    for (int i = 0; i < N; ++i) v[i] = limit[i] * pointwise::tanh(share_of(v[i], limit[i]));
+    for (int i = 0; i < N; ++i) v[i] = limit[i] * By::tanh(share_of(v[i], limit[i]));
   }
 
   template <int N, class Compute, class Row, class Sink>
@@ -36,10 +37,7 @@ struct Softcap {
     FUSEDOPS_VECTOR
     for (int i = 0; i < N; ++i) {
       const Compute share = share_of(in[i], limit[i]);
-      // 1 - tanh^2 by the exponential: the difference would lose its digits where tanh is near 1.
-      const Compute decay = pointwise::exp(Compute(-2) * pointwise::fabs(share));
-      const Compute logistic = reciprocal_estimate(Compute(1) + decay);
-      const Compute slope = Compute(4) * decay * (logistic * logistic);
+      const Compute slope = By::tanh_slope(share);
       of_cap[i] = g[i] * of_limit(share, slope);
       g[i] *= slope;
     }
@@ -65,7 +63,7 @@ struct Softcap {
       sum = Compute(1) + square * (Compute(1) / Compute((2 * k + 2) * (2 * k + 3))) * sum;
     }
     const Compute series = slope * (Compute(2) / Compute(3)) * u * u * u * sum;
-    return pointwise::fabs(u) < Compute(1) ? series : pointwise::tanh(u) - u * slope;
+    return pointwise::fabs(u) < Compute(1) ? series : By::tanh(u) - u * slope;
   }
 };
 

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fusedops.errors import shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import Named, shown
+from fusedops.functors.fields import Named, check_flag, shown
 from fusedops.functors.operands import Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -35,7 +34,12 @@ def _squared_relu(x: Tensor) -> Tensor:
     return torch.relu(x).square()
 
 
-# torch's GELUs in the steps of the C++: `testing.check` sees what a rounding of each step costs.
+# In the steps of the C++: `testing.check` sees what a rounding of each step costs, and a tanh or a
+# sigmoid that is the hardware's.
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
 def _gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x * 0.70710678118654752))
 
@@ -46,7 +50,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 #: Each activation in torch, and the C++ struct of the same meaning in functor/activation.cuh.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "silu": (functional.silu, "Silu"),
+    "silu": (_silu, "Silu"),
     "gelu": (_gelu, "Gelu"),
     "gelu_tanh": (_gelu_tanh, "GeluTanh"),
     "sigmoid": (torch.sigmoid, "Sigmoid"),
@@ -54,6 +58,28 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "relu": (torch.relu, "Relu"),
     "squared_relu": (_squared_relu, "SquaredRelu"),
 }
+
+#: Those that are made of tanh, for which GPUs have an instruction.
+_OF_TANH = ("silu", "gelu_tanh", "sigmoid", "tanh")
+
+#: What tanh is computed by there, in C++.
+_HARDWARE = "pointwise::HardwareTanh"
+
+
+def _struct(word: str, hardware_tanh: bool) -> str:
+    """The C++ struct of an activation."""
+    name = ACTIVATIONS[word][1]
+    return f"{name}By<{_HARDWARE}>" if hardware_tanh else name
+
+
+def _check_of_tanh(functor: Functor, word: str) -> None:
+    """Raise ValueError for an activation without a tanh that the hardware could compute."""
+    if functor.hardware_tanh and word not in _OF_TANH:
+        near = "; that of 'gelu_tanh' can" if word == "gelu" else ""
+        raise ValueError(
+            f"{type(functor).__name__}: hardware_tanh must be False here, since {word!r} is not "
+            f"computed by a tanh{near}; those that are: {', '.join(map(repr, _OF_TANH))}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +100,23 @@ class Activation(Functor):
 
     def emit(self, writer: Writer) -> str:
         writer.constant(0)
-        return f"Activation<{ACTIVATIONS[self.word][1]}>"
+        return f"Activation<{_struct(self.word, self.hardware_tanh)}>"
 
     __repr__ = shown
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class GELU(Activation):
+class OfTanh(Activation):
+    """Base of the activations that are made of tanh. The field is as of `Softcap`."""
+
+    hardware_tanh: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_flag(self, "hardware_tanh")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class GELU(OfTanh):
     """The Gaussian error linear unit: ``x * Phi(x)``, Phi the normal distribution's function.
 
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="gelu")`` and
@@ -89,9 +125,11 @@ class GELU(Activation):
     Args:
         approximate: "none" for Phi by the error function, "tanh" for
             ``(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`` in its place, which is faster.
+        hardware_tanh: As of `Softcap`; with "tanh" alone.
 
     Raises:
-        ValueError: approximate is another word.
+        TypeError: hardware_tanh is no bool.
+        ValueError: approximate is another word, or hardware_tanh is True with "none".
 
     >>> import torch, fusedops as fo
     >>> op = fo.Linear(store=[fo.Bias("b"), fo.GELU(approximate="tanh")])
@@ -107,17 +145,25 @@ class GELU(Activation):
                 "GELU: approximate must be 'none', by the error function, or 'tanh', got "
                 f"{shortened(self.approximate)}"
             )
+        super().__post_init__()
+        _check_of_tanh(self, self.word)
 
     @property
     def word(self) -> str:
         return "gelu" if self.approximate == "none" else "gelu_tanh"
 
 
-class SiLU(Activation):
+class SiLU(OfTanh):
     """The sigmoid linear unit, or swish: ``x / (1 + exp(-x))``.
 
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="silu")`` and
     ``Gate(activation="silu")`` have the same formula, and so has the C++, ``activation<Silu>()``.
+
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
 
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.SiLU()])(torch.tensor([[-1.0, 0.0, 1.0]]))
@@ -157,12 +203,18 @@ class SquaredReLU(Activation):
     word = "squared_relu"
 
 
-class Sigmoid(Activation):
+class Sigmoid(OfTanh):
     """The logistic function: ``1 / (1 + exp(-x))``.
 
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="sigmoid")``
     and ``Gate(activation="sigmoid")`` have the same formula, and so has the C++,
     ``activation<Sigmoid>()``.
+
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
 
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.Sigmoid()])(torch.tensor([[-1.0, 0.0, 1.0]]))
@@ -172,11 +224,17 @@ class Sigmoid(Activation):
     word = "sigmoid"
 
 
-class Tanh(Activation):
+class Tanh(OfTanh):
     """The hyperbolic tangent.
 
     In a LOAD or a STORE, of any shape and floating dtype. ``fo.nn.Linear(activation="tanh")`` and
     ``Gate(activation="tanh")`` have the same formula, and so has the C++, ``activation<Tanh>()``.
+
+    Args:
+        hardware_tanh: As of `Softcap`.
+
+    Raises:
+        TypeError: hardware_tanh is no bool.
 
     >>> import torch, fusedops as fo
     >>> fo.Map(load=[fo.Tanh()])(torch.tensor([[-1.0, 0.0, 1.0]]))
@@ -244,9 +302,15 @@ class Softcap(Named):
             broadcasts against x. It is finite and not 0. Both x and a tensor have gradients.
         optional: Whether a call may leave the cap out or give None for it; it then runs without the
             functor.
+        hardware_tanh: Whether a GPU computes tanh by its own instruction, of 11 bits, forward and
+            backward. It takes fewer instructions, and these are what there is too little of after
+            products. Results are off by up to 2^-11 of the cap; docs/explanation/arithmetic.md has
+            the bound, which `testing.check` knows. A CPU, and a call that computes in float64, are
+            as precise as without. False by default.
 
     Raises:
-        TypeError, ValueError: cap cannot be the name of an operand, or optional is no bool.
+        TypeError, ValueError: cap cannot be the name of an operand, or optional or hardware_tanh is
+            no bool.
 
     >>> import torch, fusedops as fo
     >>> op = fo.Softmax(load=[fo.Softcap("cap")])
@@ -256,6 +320,7 @@ class Softcap(Named):
 
     cap: str
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    hardware_tanh: bool = dataclasses.field(default=False, kw_only=True)
     roles: ClassVar[Mapping[str, Role]] = {"cap": Role.VALUE}
     header: ClassVar[str] = "softcap.cuh"
     elementwise: ClassVar[bool] = True
@@ -265,7 +330,8 @@ class Softcap(Named):
         return cap * torch.tanh(x / cap)
 
     def emit(self, writer: Writer) -> str:
-        return f"Softcap<{writer.operand(self.cap)}>"
+        by = f", {_HARDWARE}" if self.hardware_tanh else ""
+        return f"Softcap<{writer.operand(self.cap)}{by}>"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -283,10 +349,11 @@ class Gate(Named):
         of: What the activation is of: "gate" or "value".
         optional: Whether a call may leave the gate out or give None for it; it then runs without
             the functor, the activation included.
+        hardware_tanh: As of `Softcap`; with "silu", "gelu_tanh", "sigmoid" or "tanh".
 
     Raises:
         TypeError, ValueError: gate cannot be the name of an operand, activation or of is another
-            word, or optional is no bool.
+            word, optional or hardware_tanh is no bool, or the activation has no tanh.
 
     >>> import torch, fusedops as fo
     >>> op = fo.RMSNorm(store=[fo.Gate("g", activation="sigmoid")])
@@ -298,6 +365,7 @@ class Gate(Named):
     activation: str = "silu"
     of: str = "gate"
     optional: bool = dataclasses.field(default=False, kw_only=True)
+    hardware_tanh: bool = dataclasses.field(default=False, kw_only=True)
     roles: ClassVar[Mapping[str, Role]] = {"gate": Role.VALUE}
     header: ClassVar[str] = "gate.cuh"
     elementwise: ClassVar[bool] = True
@@ -312,6 +380,7 @@ class Gate(Named):
                     f"Gate: {field} must be one of {', '.join(map(repr, known))}, got "
                     f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"
                 )
+        _check_of_tanh(self, self.activation)
 
     def apply(self, x: Tensor, chain: Chain) -> Tensor:
         function = ACTIVATIONS[self.activation][0]
@@ -324,4 +393,4 @@ class Gate(Named):
     def emit(self, writer: Writer) -> str:
         of_value = str(self.of == "value").lower()
         gate = writer.operand(self.gate)
-        return f"Gate<{gate}, {ACTIVATIONS[self.activation][1]}, {of_value}>"
+        return f"Gate<{gate}, {_struct(self.activation, self.hardware_tanh)}, {of_value}>"

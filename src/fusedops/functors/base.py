@@ -53,6 +53,9 @@ class Functor:
             and has `check_row`.
         optional: Whether a call may leave the functor's operands out, or give None for them: a
             field of the classes whose declarations choose.
+        hardware_tanh: Whether tanh, and sigmoid by it, are those of the GPU's instruction: a field
+            of the classes whose declarations choose. `apply` then calls torch.tanh or
+            torch.sigmoid, and `testing.check` allows what such a call may be off by.
     """
 
     header: ClassVar[str]
@@ -66,6 +69,7 @@ class Functor:
     elementwise: ClassVar[bool] = False
     pairs: ClassVar[bool] = False
     optional: bool = False
+    hardware_tanh: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -36,7 +36,7 @@ def shown(functor: Any, *quiet: str) -> str:
     """
     fields = [
         f"{one.name}={getattr(functor, one.name)!r}"
-        for one in dataclasses.fields(functor)
+        for one in sorted(dataclasses.fields(functor), key=lambda one: bool(one.kw_only))
         if not (one.kw_only or one.name in quiet) or getattr(functor, one.name) != one.default
     ]
     return f"{type(functor).__name__}({', '.join(fields)})"
@@ -103,7 +103,7 @@ def rounded(value: float, compute: str) -> float:
 
 
 class Named(Functor):
-    """Base of functors that have a field for the name of each operand, and may have `optional`.
+    """Base of functors that have a field for the name of each operand, and may have flags.
 
     Attributes:
         roles: The role of each operand by its field, in the order of the C++ struct's members.
@@ -115,6 +115,7 @@ class Named(Functor):
         for field in self.roles:
             check_name(self, field, getattr(self, field))
         check_flag(self, "optional")
+        check_flag(self, "hardware_tanh")
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(Operand(getattr(self, field), role) for field, role in self.roles.items())

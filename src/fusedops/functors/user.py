@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,6 +19,7 @@ from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
+from fusedops.functors.hardware_tanh import InSteps, with_hardware_tanh
 from fusedops.functors.operands import Operand, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 from fusedops.functors.suggestions import made_into_functor
@@ -212,7 +214,10 @@ class UserFunctor(Functor):
             ) from error
 
     def _trace(self) -> Traced:
-        return trace(type(self).__name__, self._of_operands(), self._whole())
+        traced = trace(type(self).__name__, self._of_operands(), self._whole())
+        if not self.hardware_tanh:
+            return traced
+        return traced._replace(program=with_hardware_tanh(traced.program))
 
     def _with_numbers(self) -> UserFunctor | None:
         """A copy with a number for each operand that cannot be a tensor; None if that fails."""
@@ -244,7 +249,8 @@ class UserFunctor(Functor):
         def of_operands(x: Tensor, *values: Tensor) -> Tensor:
             # An operand that is named twice is one value.
             given = [values[names.index(a)] if isinstance(a, str) else a for a in self.arguments]
-            return function(x, *given)
+            with InSteps() if self.hardware_tanh else contextlib.nullcontext():
+                return function(x, *given)
 
         return of_operands
 
@@ -290,10 +296,14 @@ def make_class(
 def functor(function: Callable[..., Tensor], /) -> type[UserFunctor]: ...
 @overload
 def functor(
-    *, integers: Sequence[str] = ()
+    *, integers: Sequence[str] = (), hardware_tanh: bool = False
 ) -> Callable[[Callable[..., Tensor]], type[UserFunctor]]: ...
 def functor(
-    function: Callable[..., Tensor] | None = None, /, *, integers: Sequence[str] = ()
+    function: Callable[..., Tensor] | None = None,
+    /,
+    *,
+    integers: Sequence[str] = (),
+    hardware_tanh: bool = False,
 ) -> type[UserFunctor] | Callable[[Callable[..., Tensor]], type[UserFunctor]]:
     """Make a functor of a Python function of torch operations, elementwise over its arguments.
 
@@ -334,16 +344,25 @@ def functor(
         integers: The names of the parameters that are integers. The function gets them in int64,
             whatever the call passes: a tensor of integers or truth values, or an int. Arithmetic
             with them is that of int64, without rounding; they have no gradient.
+        hardware_tanh: Whether a GPU computes tanh, sigmoid, SiLU and GELU by tanh by its own
+            instruction, of 11 bits: as of `Softcap`.
 
     Raises:
-        TypeError: It decorates no function, or integers names no parameter after the first.
+        TypeError: It decorates no function, integers names no parameter after the first, or
+            hardware_tanh is no bool.
     """
+    if not isinstance(hardware_tanh, bool):
+        raise TypeError(
+            f"functor: hardware_tanh must be True or False, got {shortened(hardware_tanh)}"
+        )
     if function is None:
-        return functools.partial(_functor, integers=integers)
-    return _functor(function, integers)
+        return functools.partial(_functor, integers=integers, hardware_tanh=hardware_tanh)
+    return _functor(function, integers, hardware_tanh)
 
 
-def _functor(function: Callable[..., Tensor], integers: Sequence[str]) -> type[UserFunctor]:
+def _functor(
+    function: Callable[..., Tensor], integers: Sequence[str], hardware_tanh: bool
+) -> type[UserFunctor]:
     """The class of the functors of a function."""
     if torch.compiler.is_dynamo_compiling():
         raise UnsupportedError(f"functor: {IN_COMPILED_CODE}")
@@ -368,6 +387,7 @@ def _functor(function: Callable[..., Tensor], integers: Sequence[str]) -> type[U
     attributes = {
         "function": staticmethod(function),
         "integers": frozenset(integers),
+        "hardware_tanh": hardware_tanh,
         "__doc__": function.__doc__,
         "__wrapped__": staticmethod(function),
         "__qualname__": function.__qualname__,

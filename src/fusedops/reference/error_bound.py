@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusedops.bind.bind import Bound
 from fusedops.reference.evaluation import Evaluation, finite
+from fusedops.reference.hardware_tanh import inexact_tanhs, mixes
 from fusedops.reference.roundings import Roundings
 
 #: Two chains in double differ by so much of the largest number at hand: nothing here is more exact.
@@ -33,7 +34,7 @@ class Expected(NamedTuple):
     Attributes:
         value: In double.
         error: The error that a chain in the compute type makes, per element.
-        inherited: How far it may be off since x may be, per element.
+        inherited: How far it may be off since x may be, and a tanh of the hardware, per element.
     """
 
     value: Tensor
@@ -99,6 +100,13 @@ def expected(
             Evaluation(bound, torch.float64, streams, upstream, bend=Roundings(eps, seed))
             for seed in range(_BENDS)
         ]
+    inexact = [
+        [
+            Evaluation(bound, torch.float64, streams, upstream, whole=True, inexact=way)
+            for way in ways
+        ]
+        for ways in inexact_tanhs(bound)
+    ]
     found = {}
     for name, value in true.outputs.items():
         size = value.abs()
@@ -114,6 +122,8 @@ def expected(
         )
         of_rows = name in bound.op.statistics
         off = _largest(torch.zeros_like(value), [_apart(run.outputs[name], value) for run in moved])
+        for ways in inexact:
+            off = off + _of_ways(bound, [one.outputs[name] for one in ways], value, of_rows)
         error = error if of_rows else _by_row(error, bound)
         if name in bound.op.maxima and value.numel():
             value, error, off = value.amax(), error.amax(), off.amax()
@@ -140,6 +150,9 @@ def expected(
         if bound.op.from_rounded_result and bound.dtype is not bound.compute:
             off = off + _of_rounded_result(bound, name, true.outputs["y"], upstream)
         off = independent(off.sum_to_size(shape), off.square().sum_to_size(shape))
+        for ways in inexact:
+            of_terms = _of_ways(bound, [one.gradients[name] for one in ways], terms)
+            off = off + of_terms.sum_to_size(shape)
         error = _by_row(error, bound) if whole else error
         found[f"gradient of {name}"] = Expected(value, error, off)
     return found
@@ -159,6 +172,18 @@ def _of_rounded_result(
         if key in bound.op.statistics:
             total = total - value.double().reshape(total.shape)
     return finite(half * (g - total).abs() + (y + half) * off)
+
+
+def _of_ways(bound: Bound, ways: Sequence[Tensor], value: Tensor, of_rows: bool = False) -> Tensor:
+    """How far results may be off since one functor's tanh is, from ways in which it may be.
+
+    Where the elements of a row mix, these ways are samples, and a row's largest error is allowed
+    four times to each of its elements, as that of a chain is.
+    """
+    off = _largest(torch.zeros_like(value), [_apart(one, value) for one in ways])
+    if not mixes(bound):
+        return off
+    return 4 * (off if of_rows else _by_row(off, bound))
 
 
 def independent(total: Tensor, squares: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One evaluation of an op's chain of torch calls, with the sizes of the numbers in it.
 
-`error_bound` makes several: in double, in the compute type, with each step off by a rounding.
+`error_bound` makes several: in double, in the compute type, with each step off by a rounding, with
+each tanh of the hardware off by what it may be.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import Bound
+from fusedops.reference.hardware_tanh import Site
 from fusedops.reference.roundings import Roundings, copied, in_place_of
 from fusedops.reference.unfused import Chain, gradients_of
 
@@ -43,6 +45,7 @@ class Evaluation:
         whole: bool = False,
         nudge: float = 0.0,
         bend: Roundings | None = None,
+        inexact: Site | None = None,
     ) -> None:
         leaves = {}
         own = bound.op.row_operands
@@ -58,7 +61,7 @@ class Evaluation:
         operands = {**bound.operands, **leaves}
         operands.pop("x", None)
         moved = bound._replace(x=leaves["x"], operands=operands, compute=compute)
-        chain = _Following(moved, streams, nudge, bend)
+        chain = _Following(moved, streams, nudge, bend, inexact)
         outputs = chain.outputs()
         self.outputs = {name: outputs[name].detach() for name in bound.op.outputs}
         self.stored = chain.stored
@@ -105,9 +108,15 @@ class _Following(Chain):
     """
 
     def __init__(
-        self, bound: Bound, streams: Mapping[str, Tensor], nudge: float, bend: Roundings | None
+        self,
+        bound: Bound,
+        streams: Mapping[str, Tensor],
+        nudge: float,
+        bend: Roundings | None,
+        inexact: Site | None,
     ) -> None:
         super().__init__(bound)
+        self._inexact = inexact
         self._streams = streams
         self._nudge = nudge
         self._bend = bend
@@ -156,6 +165,9 @@ class _Following(Chain):
         """
         functor = self._bound.chains[side][place]
         here = range(place, place + 1)
+        if self._inexact is not None and self._inexact[:2] == (side, place):
+            with self._inexact.mode:
+                return super().apply(side, value, here)
         made = super().apply(side, value, here)
         if not functor.cancels or self._bend is None:
             return made
