@@ -164,15 +164,20 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
-#: Whether rows are taken in turns, and the rows of a ring.
-AHEAD = [(True, 2), (False, 2), (True, 3), (True, 0)]
+#: Whether rows are taken in turns, the rows of a ring, and whether dx goes through shared memory.
+AHEAD = [(True, 2, True), (False, 2, False), (True, 3, True), (True, 0, False)]
 
 
 @pytest.mark.parametrize(
     "case",
     [
         ("layer_norm", 2048, 300, torch.float16, 1),
-        *thorough(("layer_norm", 3000, 300, torch.float16, 4)),
+        ("layer_norm", 1501, 270, torch.float16, 1),
+        *thorough(
+            ("layer_norm", 3000, 300, torch.float16, 4),
+            ("rms_norm", 1501, 270, torch.bfloat16, 4),
+            ("layer_norm", 1502, 270, torch.bfloat16, 4),
+        ),
         *exhaustive(
             ("rms_norm", 4096, 300, torch.float16, 4),
             ("layer_norm", 4096, 280, torch.bfloat16, 4),
@@ -182,17 +187,23 @@ AHEAD = [(True, 2), (False, 2), (True, 3), (True, 0)]
     ],
 )
 def test_rows_that_are_brought_ahead(case):
-    """Some blocks have a row more than others, and more rows than places in the ring."""
+    """Some blocks have a row more than others, and more rows than places in the ring.
+
+    Of 1501 and 1502 columns a row begins anywhere in a word, of x elsewhere than of its gradient.
+    """
     op, columns, rows, dtype, count = case
     chain, first = CHAINS[op], None
     x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(CHAINS[op], columns, dtype)
+    if columns % 8:
+        x = torch.empty(x.numel() + 2, dtype=dtype)[2:].view_as(x).copy_(x)
     upstream = upstream_of(chain, x, operands)
-    for interleaved, stages in AHEAD[:count]:
+    for interleaved, stages, leaves in AHEAD[:count]:
         launch = LaunchConfig(
             persistent=True,
             persistent_threads_per_sm=128,
             interleaved=interleaved,
             ring_stages=stages,
+            smem_staged=leaves,
         )
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("random",))

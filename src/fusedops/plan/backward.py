@@ -176,10 +176,18 @@ class Backward:
             sizes = [call.parts[key].dtype.itemsize for key in read]
             views = [call.views[key] for key in read]
             dense = all(view.placed[1:] == (1, 1) for view in views)
-            words = [view.width * size for view, size in zip(views, sizes, strict=True)]
+            # Rows of whole words, or of packs of 16 bits that are narrower.
+            whole = tile.width * tile.features.element_bytes == STAGED_WORD
+            alike = {*sizes} == {tile.features.element_bytes}
+            fit = all(view.width == tile.width for view in views) and alike
+            if whole:
+                words = [view.width * size for view, size in zip(views, sizes, strict=True)]
+                fit = {*words} == {STAGED_WORD}
             several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
-            if dense and {*words} == {STAGED_WORD} and several:
-                found = with_ring(tile, gpu, sizes, self.op.kept)
+            if dense and fit and several:
+                to = call.parts.get(("to",))
+                leaving = 0 if to is None else to.dtype.itemsize
+                found = with_ring(tile, gpu, sizes, self.op.kept, leaving)
         if found is not None:
             return found
         return self._chosen(call, aligned=False)
