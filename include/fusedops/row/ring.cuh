@@ -111,12 +111,11 @@ class Ring {
     const int stage = static_cast<int>(turn % kStages);
     Barrier& full = barriers()[stage];
     char* to = place(stage);
-    const Words x = words_of(load_.source, row), dy = words_of(upstream_, row);
     const Words kept = kept_of(row);
-    full.expect(x.bytes + dy.bytes + kept.bytes);
+    full.expect(bytes_of(load_.source, row) + bytes_of(upstream_, row) + kept.bytes);
     if (columns() > 0) {
-      copy_words<kInWords<XView>>(x, to, full);
-      copy_words<kInWords<Upstream>>(dy, to + kOfX, full);
+      copy(load_.source, row, to, full);
+      copy(upstream_, row, to + kOfX, full);
     }
     if (kOfKept > 0) {
       fetch_words(kept_at(stage), reinterpret_cast<const void*>(kept.from), kept.bytes, full);
@@ -130,11 +129,9 @@ class Ring {
       if (threadIdx.x != 0 || !mine) return;
       const int stage = static_cast<int>(turn % kStages);
       Barrier& full = barriers()[kStages + stage];
-      const Words words = words_of(load_.chain.first.upstream, row);
-      full.expect(words.bytes);
-      if (columns() > 0) {
-        copy_words<kInWords<JoiningView>>(words, place(stage) + kOfX + kOfDy, full);
-      }
+      const auto& joining = load_.chain.first.upstream;
+      full.expect(bytes_of(joining, row));
+      if (columns() > 0) copy(joining, row, place(stage) + kOfX + kOfDy, full);
     }
   }
 
@@ -199,19 +196,25 @@ class Ring {
       return words_around(kept_.begin(unaware(row)), Op::kKept * kNumber);
     }
   }
-  /// Those of the block's columns.
+  /// Those of the block's columns, and their bytes.
   template <class View, class Row>
   __device__ __forceinline__ Words words_of(const View& view, const Row& row) const {
     const auto* first = view.begin(row) + begin_;
     const uint32_t bytes = columns() * sizeof(*first);
     if constexpr (kInWords<View>) return {reinterpret_cast<uint64_t>(first), bytes};
-    return bytes > 0 ? words_around(first, bytes) : Words{0, 0};
+    return words_around(first, bytes);
   }
-  /// Copies words to where they lie in a line; those of rows in whole words begin one.
-  template <bool kBegins>
-  __device__ __forceinline__ static void copy_words(const Words& words, char* to, Barrier& full) {
-    char* there = kBegins ? to : to + words.from % kLine;
-    fetch_words(there, reinterpret_cast<const void*>(words.from), words.bytes, full);
+  template <class View, class Row>
+  __device__ __forceinline__ uint32_t bytes_of(const View& view, const Row& row) const {
+    return columns() > 0 ? words_of(view, row).bytes : 0;
+  }
+  /// Copies them to where they lie in a line; those of rows in whole words begin one.
+  template <class View, class Row>
+  __device__ __forceinline__ void copy(const View& view, const Row& row, char* to,
+                                       Barrier& full) const {
+    const Words words = words_of(view, row);
+    if constexpr (!kInWords<View>) to += words.from % kLine;
+    fetch_words(to, reinterpret_cast<const void*>(words.from), words.bytes, full);
   }
 
   __device__ __forceinline__ uint32_t columns() const { return begin_ < end_ ? end_ - begin_ : 0; }

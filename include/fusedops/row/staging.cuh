@@ -32,7 +32,7 @@ struct Staged {
   template <int N, class Compute, class Row>
   __device__ __forceinline__ void write(const Compute (&value)[N], const Row& any,
                                         int64_t col) const {
-    row.write(value, any, col);
+    row.write(value, any, static_cast<int>(col));
   }
 };
 
@@ -44,23 +44,27 @@ __device__ __forceinline__ T* in_shared(char* memory, T* first, int begin) {
   return reinterpret_cast<T*>(memory) - begin;
 }
 
-/// Writes the columns from `begin` to `end` of a row that lies in shared memory as in global memory, in
-/// aligned words of 16 bytes but for its ends. Called by kThreads threads, of which this is `thread`.
-/// kAtOnce: words that a thread moves at a time.
-template <int kThreads, int kAtOnce, class T>
+/// Writes the columns from `begin` to `end`, one at least, of a row that lies in shared memory as in
+/// global memory, in aligned words of 16 bytes but for its ends. Called by kThreads threads, of which
+/// this is `thread`. kOneByOne: a thread moves a word at a time, which takes the fewest registers.
+template <int kThreads, bool kOneByOne, class T>
 __device__ __forceinline__ void write_in_words(T* to, const T* from, int begin, int end,
                                                int thread) {
   constexpr int kWord = 16, kPerWord = kWord / sizeof(T);
   static_assert(kThreads >= kPerWord, "a thread has one column of an end at most");
-  if (begin >= end) return;
   const int misplaced =
       static_cast<int>(reinterpret_cast<uint64_t>(to + begin) % kWord / sizeof(T));
   const int first = smaller(begin + (kPerWord - misplaced) % kPerWord, end);
   const int words = (end - first) / kPerWord;
-#pragma unroll kAtOnce
-  for (int i = thread; i < words; i += kThreads) {
+  const auto move = [&](int i) {
     const int col = first + i * kPerWord;
     *reinterpret_cast<uint4*>(to + col) = *reinterpret_cast<const uint4*>(from + col);
+  };
+  if constexpr (kOneByOne) {
+#pragma unroll 1
+    for (int i = thread; i < words; i += kThreads) move(i);
+  } else {
+    for (int i = thread; i < words; i += kThreads) move(i);
   }
   const int last = first + words * kPerWord;
   if (begin + thread < first) to[begin + thread] = from[begin + thread];
@@ -149,9 +153,9 @@ class Stage {
   template <class StoreT, class Row>
   __device__ __forceinline__ void flush(const StoreT& store, const Row& row, bool mine) {
     together();
-    if (!mine) return;
+    if (!mine || begin_ >= end_) return;
     Out* to = store.target.begin(row);
-    write_in_words<Schedule::kThreads, 16>(to, here(to), begin_, end_, thread_);
+    write_in_words<Schedule::kThreads, false>(to, here(to), begin_, end_, thread_);
   }
 
   /// Called before the next row is fetched: orders these accesses before its asynchronous copy.
@@ -191,9 +195,9 @@ class Stage {
 
 /// The results of a row in shared memory, from where they leave in words of 16 bytes. All threads of a
 /// block, which has one row, make the same calls, with a barrier between a row and the next.
-template <class Schedule, class View>
+template <class Schedule, class To>
 class Leaving {
-  using T = typename View::Element;
+  using T = typename To::Element;
   static constexpr int kWord = 16;
 
  public:
@@ -206,19 +210,20 @@ class Leaving {
 
   /// What the results of a row are written to.
   template <class Row>
-  __device__ __forceinline__ auto to(const View& view, const Row& row) const {
-    return Staged<T, View::kAccess>{in_shared<kWord>(memory_, view.begin(row), begin_)};
+  __device__ __forceinline__ auto to(const To& view, const Row& row) const {
+    T* first = in_shared<kWord>(memory_, view.begin(row), begin_);
+    return View<T, 0, Column::kContiguous, To::kAccess>{first, {}, 1};
   }
 
   /// Waits until all threads have written; writes the results to global memory.
   template <class Row>
-  __device__ __forceinline__ void flush(const View& view, const Row& row, bool mine) const {
+  __device__ __forceinline__ void flush(const To& view, const Row& row, bool mine) const {
     __syncthreads();
-    if (!mine) return;
+    if (!mine || begin_ >= end_) return;
     T* to = view.begin(row);
-    // One word at a time: sums over rows leave no registers for more.
-    write_in_words<Schedule::kThreads, 1>(to, in_shared<kWord>(memory_, to, begin_), begin_, end_,
-                                          static_cast<int>(threadIdx.x));
+    // Sums over rows leave no registers for more than a word.
+    write_in_words<Schedule::kThreads, true>(to, in_shared<kWord>(memory_, to, begin_), begin_,
+                                             end_, static_cast<int>(threadIdx.x));
   }
 
  private:
