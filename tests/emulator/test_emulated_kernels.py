@@ -164,25 +164,32 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
-#: Whether rows are taken in turns, the rows of a ring, and whether dx goes through shared memory.
-AHEAD = [(True, 2, True), (False, 2, False), (True, 3, True), (True, 0, False)]
+#: Whether rows are taken in turns, the rows of a ring, whether dx goes through shared memory, and
+#: where sums over rows are.
+AHEAD = [
+    (True, 2, True, "shared"),
+    (False, 2, False, "registers"),
+    (True, 3, True, "registers"),
+    (True, 1, False, "shared"),
+    (True, 0, False, "registers"),
+]
 
 
 @pytest.mark.parametrize(
     "case",
     [
         ("layer_norm", 2048, 300, torch.float16, 1),
-        ("layer_norm", 1501, 270, torch.float16, 1),
+        ("layer_norm", 1501, 270, torch.float16, 2),
         *thorough(
-            ("layer_norm", 3000, 300, torch.float16, 4),
-            ("rms_norm", 1501, 270, torch.bfloat16, 4),
-            ("layer_norm", 1502, 270, torch.bfloat16, 4),
+            ("layer_norm", 3000, 300, torch.float16, 5),
+            ("rms_norm", 1501, 270, torch.bfloat16, 5),
+            ("layer_norm", 1502, 270, torch.bfloat16, 5),
         ),
         *exhaustive(
-            ("rms_norm", 4096, 300, torch.float16, 4),
-            ("layer_norm", 4096, 280, torch.bfloat16, 4),
-            ("rms_norm", 8192, 150, torch.bfloat16, 4),
-            ("layer_norm", 2048, 280, torch.float32, 4),
+            ("rms_norm", 4096, 300, torch.float16, 5),
+            ("layer_norm", 4096, 280, torch.bfloat16, 5),
+            ("rms_norm", 8192, 150, torch.bfloat16, 5),
+            ("layer_norm", 2048, 280, torch.float32, 5),
         ),
     ],
 )
@@ -197,13 +204,14 @@ def test_rows_that_are_brought_ahead(case):
     if columns % 8:
         x = torch.empty(x.numel() + 2, dtype=dtype)[2:].view_as(x).copy_(x)
     upstream = upstream_of(chain, x, operands)
-    for interleaved, stages, leaves in AHEAD[:count]:
+    for interleaved, stages, leaves, sums in AHEAD[:count]:
         launch = LaunchConfig(
             persistent=True,
             persistent_threads_per_sm=128,
             interleaved=interleaved,
             ring_stages=stages,
             smem_staged=leaves,
+            sum_storage=sums,
         )
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("random",))

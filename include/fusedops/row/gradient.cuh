@@ -153,8 +153,10 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   static_assert(kStages == 0 || kReduces,
                 "the reduction's barrier frees a row's place in the ring");
   const int end_col = static_cast<int>(smaller<int64_t>((share.begin + 1) * of_chunk, cols));
-  auto ring =
-      detail::ring_of<kStages, Schedule, Op>(load, upstream, kept, share.begin * of_chunk, end_col);
+  constexpr int kInShared = decltype(load_sinks)::kInShared + decltype(store_sinks)::kInShared;
+  constexpr int kSumBytes = kInShared * Schedule::kTile * static_cast<int>(sizeof(Compute));
+  auto ring = detail::ring_of<kStages, kSumBytes, Schedule, Op>(load, upstream, kept,
+                                                                share.begin * of_chunk, end_col);
   const auto leaving =
       detail::leaving_of<kByWords, Schedule>(ring, to, share.begin * of_chunk, end_col);
   static_assert(!kByWords || kStages > 0, "the memory is behind the ring");

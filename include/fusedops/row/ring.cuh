@@ -55,8 +55,9 @@ struct Joining<Load<Source, Joined<Upstream>>> {
 /// a row begins anywhere: the aligned words that hold it are copied, and it lies in a line of shared
 /// memory as it does in one of global memory. The kept numbers of a row may lie anywhere, too. All
 /// threads of the block make the same calls. The gradient of a stream is read after the reduction, so
-/// its place is free one row later.
-template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept>
+/// its place is free one row later. kBefore: bytes of shared memory before the ring.
+template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept,
+          int kBefore = 0>
 class Ring {
   using XView = decltype(LoadT::source);
   using JoiningView = typename Joining<LoadT>::View;
@@ -231,8 +232,8 @@ class Ring {
   }
   __device__ __forceinline__ static char* place(int stage) {
     extern __shared__ __align__(16) char shared_row[];
-    const uint32_t beyond = shared_address(shared_row) % kLine;
-    return shared_row + (kLine - beyond) % kLine + stage * kStage;
+    const uint32_t beyond = (shared_address(shared_row) + kBefore) % kLine;
+    return shared_row + kBefore + (kLine - beyond) % kLine + stage * kStage;
   }
   __device__ __forceinline__ static char* kept_at(int stage) {
     return place(kStages) + stage * kOfKept;
@@ -260,11 +261,13 @@ __device__ __forceinline__ auto leaving_of(const Ring& ring, const To&, int begi
   }
 }
 
-template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept>
+template <int kStages, int kBefore, class Schedule, class Op, class LoadT, class Upstream,
+          class Kept>
 __device__ __forceinline__ auto ring_of(const LoadT& load, const Upstream& upstream,
                                         const Kept& kept, int begin, int end) {
   if constexpr (kStages > 0) {
-    return Ring<kStages, Schedule, Op, LoadT, Upstream, Kept>(load, upstream, kept, begin, end);
+    return Ring<kStages, Schedule, Op, LoadT, Upstream, Kept, kBefore>(load, upstream, kept, begin,
+                                                                       end);
   } else {
     return NoRing{};
   }

@@ -172,7 +172,7 @@ class Backward:
         found = None
         assert isinstance(tile.features, BackwardFeatures)
         there = all(key in call.views for key in read)
-        if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and there:
+        if tile.features.bulk_rows and tile.launch.sum_storage != "memory" and there:
             sizes = [call.parts[key].dtype.itemsize for key in read]
             views = [call.views[key] for key in read]
             dense = all(view.placed[1:] == (1, 1) for view in views)
@@ -187,7 +187,7 @@ class Backward:
             if dense and fit and several:
                 to = call.parts.get(("to",))
                 leaving = 0 if to is None else to.dtype.itemsize
-                found = with_ring(tile, gpu, sizes, self.op.kept, leaving)
+                found = with_ring(tile, gpu, sizes, self.op.kept, leaving, tile.features.sums)
         if found is not None:
             return found
         return self._chosen(call, aligned=False)

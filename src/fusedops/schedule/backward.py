@@ -314,6 +314,7 @@ def with_ring(
     element_bytes: Sequence[int],
     kept: int,
     leaving: int,
+    sums: int,
 ) -> Schedule | None:
     """The schedule with a ring of rows in shared memory (row/ring.cuh); None if it has no room.
 
@@ -323,6 +324,7 @@ def with_ring(
         element_bytes: The itemsizes of the tensors of x's size that it brings.
         kept: How many numbers the forward pass has kept of a row.
         leaving: The itemsize of the gradient of x; 0 if it is not wanted.
+        sums: How many sums over rows there can be.
     """
     size, stages, tile = schedule.compute_bytes, schedule.launch.ring_stages, schedule.tile
     # The kept numbers of a row begin anywhere in a word.
@@ -338,6 +340,8 @@ def with_ring(
     elif schedule.launch.smem_staged:
         taken += (tile.capacity * leaving + 2 * STAGED_WORD - 1) // STAGED_WORD * STAGED_WORD
     free = gpu.shared_limit - reserved_shared(schedule.threads_per_block, size)
+    if schedule.launch.sum_storage == "shared":
+        free -= sums * tile.capacity * size
     return schedule.replaced(ring_bytes=taken) if taken <= free else None
 
 

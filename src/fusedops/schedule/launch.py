@@ -55,8 +55,8 @@ class LaunchConfig(NamedTuple):
         abreast: Rows that the threads of a row have at a time, where neighbours share all operands
             but x (row/abreast.cuh); 1 where they do not.
         ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
-            (row/ring.cuh), where the LOAD has no functors; 0 for none. Sums over rows are in
-            registers then, and so are operands of the STORE that all rows share.
+            (row/ring.cuh), where the LOAD has no functors; 0 for none. Operands of the STORE that
+            all rows share are in registers then.
     """
 
     rows_per_block: int = 1
