@@ -207,6 +207,7 @@ class Ring {
   }
   template <class View, class Row>
   __device__ __forceinline__ uint32_t bytes_of(const View& view, const Row& row) const {
+    if constexpr (kInWords<View>) return columns() * sizeof(typename View::Element);
     return columns() > 0 ? words_of(view, row).bytes : 0;
   }
   /// Copies them to where they lie in a line; those of rows in whole words begin one.
