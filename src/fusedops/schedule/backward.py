@@ -312,9 +312,9 @@ def with_ring(
     schedule: Schedule,
     gpu: Gpu,
     element_bytes: Sequence[int],
+    pack: int,
     kept: int,
     leaving: int,
-    sums: int,
 ) -> Schedule | None:
     """The schedule with a ring of rows in shared memory (row/ring.cuh); None if it has no room.
 
@@ -322,9 +322,9 @@ def with_ring(
         schedule: A schedule from `choose_gradient` whose launch has such a ring.
         gpu: The facts of the GPU.
         element_bytes: The itemsizes of the tensors of x's size that it brings.
+        pack: Bytes of an access to these.
         kept: How many numbers the forward pass has kept of a row.
         leaving: The itemsize of the gradient of x; 0 if it is not wanted.
-        sums: How many sums over rows there can be.
     """
     size, stages, tile = schedule.compute_bytes, schedule.launch.ring_stages, schedule.tile
     # The kept numbers of a row begin anywhere in a word.
@@ -332,8 +332,7 @@ def with_ring(
     stage = words * STAGED_WORD
     for one in element_bytes:
         stage += -(-tile.capacity * one // RING_LINE) * RING_LINE
-        if tile.width * one < STAGED_WORD:  # a row begins anywhere in a line
-            stage += RING_LINE
+        stage += RING_LINE * (pack < STAGED_WORD)  # a row begins anywhere in a line
     taken = stages * stage + RING_LINE - STAGED_WORD
     if not leaving:
         schedule = schedule.replaced(launch=schedule.launch._replace(smem_staged=False))
@@ -341,7 +340,8 @@ def with_ring(
         taken += (tile.capacity * leaving + 2 * STAGED_WORD - 1) // STAGED_WORD * STAGED_WORD
     free = gpu.shared_limit - reserved_shared(schedule.threads_per_block, size)
     if schedule.launch.sum_storage == "shared":
-        free -= sums * tile.capacity * size
+        assert isinstance(schedule.features, BackwardFeatures)
+        free -= schedule.features.sums * tile.capacity * size
     return schedule.replaced(ring_bytes=taken) if taken <= free else None
 
 
