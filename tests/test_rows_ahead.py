@@ -102,3 +102,25 @@ def test_the_gradient_of_x_alone(op, columns):
     every = gradients_of(declare(chain), x, operands, upstream)[1]
     assert same_bits(alone["x"], every["x"])
     verify_gradients(chain, x, operands, upstream, wanted=["x"])
+
+
+@pytest.mark.parametrize("sums", ["registers", "shared"])
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("columns", [4097, 12289, 30522, 50257])
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_rows_that_begin_anywhere(op, columns, leaves, sums):
+    """Bulk copies bring the aligned words that hold a row; dx has the bits of any other launch."""
+    chain, x, operands, upstream = given(op, 1000, columns, torch.bfloat16, torch.bfloat16)
+    plain = gradients_of(declare(chain), x, operands, upstream)[1]["x"]
+    ahead = LaunchConfig(
+        persistent=True,
+        persistent_threads_per_sm=256,
+        min_threads_per_sm=256,
+        sum_storage=sums,
+        interleaved=True,
+        ring_stages=2,
+        smem_staged=leaves,
+    )
+    with testing.force_launch(backward=ahead):
+        verify_gradients(chain, x, operands)
+        assert same_bits(gradients_of(declare(chain), x, operands, upstream)[1]["x"], plain)

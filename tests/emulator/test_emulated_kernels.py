@@ -35,7 +35,7 @@ from cases import (
 )
 from emulate import ORDERS, emulated, machine
 from references import Chain
-from test_variants import covering
+from test_variants import covering, described
 
 import fusedops as fo
 from fusedops import testing
@@ -80,7 +80,7 @@ def stored_as(storage):
     return testing.force_schedule(storage) if storage else contextlib.nullcontext()
 
 
-def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
+def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS, clusters=1):
     """Hold a call and its gradients to the bounds; its bits to those of other orders.
 
     What the first order's call returns is compared with what it writes into given outputs.
@@ -88,7 +88,7 @@ def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
     op, upstream = declare(chain), upstream_of(chain, x, operands)
     first = None
     for order in orders:
-        with emulated(arch, order), stored_as(storage):
+        with emulated(arch, order, clusters=clusters), stored_as(storage):
             outputs, gradients = gradients_of(op, x, operands, upstream)
             outputs = {name: one.detach() for name, one in outputs.items()}
             if first is None:
@@ -164,35 +164,54 @@ def test_rows_that_slices_take_in_turns(case):
         assert same_bits(gradients["x"], first)
 
 
-#: Whether rows are taken in turns, and the rows of a ring.
-AHEAD = [(True, 2), (False, 2), (True, 3), (True, 0)]
+#: Whether rows are taken in turns, the rows of a ring, whether dx goes through shared memory, and
+#: where sums over rows are.
+AHEAD = [
+    (True, 2, True, "shared"),
+    (False, 2, False, "registers"),
+    (True, 3, True, "registers"),
+    (True, 1, False, "shared"),
+    (True, 0, False, "registers"),
+]
 
 
 @pytest.mark.parametrize(
     "case",
     [
         ("layer_norm", 2048, 300, torch.float16, 1),
-        *thorough(("layer_norm", 3000, 300, torch.float16, 4)),
+        ("layer_norm", 1501, 270, torch.float16, 2),
+        *thorough(
+            ("layer_norm", 3000, 300, torch.float16, 5),
+            ("rms_norm", 1501, 270, torch.bfloat16, 5),
+            ("layer_norm", 1502, 270, torch.bfloat16, 5),
+        ),
         *exhaustive(
-            ("rms_norm", 4096, 300, torch.float16, 4),
-            ("layer_norm", 4096, 280, torch.bfloat16, 4),
-            ("rms_norm", 8192, 150, torch.bfloat16, 4),
-            ("layer_norm", 2048, 280, torch.float32, 4),
+            ("rms_norm", 4096, 300, torch.float16, 5),
+            ("layer_norm", 4096, 280, torch.bfloat16, 5),
+            ("rms_norm", 8192, 150, torch.bfloat16, 5),
+            ("layer_norm", 2048, 280, torch.float32, 5),
         ),
     ],
 )
 def test_rows_that_are_brought_ahead(case):
-    """Some blocks have a row more than others, and more rows than places in the ring."""
+    """Some blocks have a row more than others, and more rows than places in the ring.
+
+    Of 1501 and 1502 columns a row begins anywhere in a word, of x elsewhere than of its gradient.
+    """
     op, columns, rows, dtype, count = case
     chain, first = CHAINS[op], None
     x, operands = randn(rows, columns, dtype=dtype) * 3, parameters(CHAINS[op], columns, dtype)
+    if columns % 8:
+        x = torch.empty(x.numel() + 2, dtype=dtype)[2:].view_as(x).copy_(x)
     upstream = upstream_of(chain, x, operands)
-    for interleaved, stages in AHEAD[:count]:
+    for interleaved, stages, leaves, sums in AHEAD[:count]:
         launch = LaunchConfig(
             persistent=True,
             persistent_threads_per_sm=128,
             interleaved=interleaved,
             ring_stages=stages,
+            smem_staged=leaves,
+            sum_storage=sums,
         )
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("random",))
@@ -361,6 +380,26 @@ def test_layouts(kind):
         x = randn(columns, 7, dtype=dtype).t()
     chain = OPERATORS["layer_norm"]
     verify_call(chain, x, parameters(chain, columns, dtype))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("layer_norm", torch.float16),
+        *thorough(("rms_norm", torch.bfloat16), ("layer_norm", torch.float32)),
+    ],
+)
+def test_odd_rows_through_shared_memory(case):
+    """A pack of two columns is written as one word in every other row, and as two in the others."""
+    op, dtype = case
+    x, operands = randn(3, 4099, dtype=dtype) * 3, parameters(CHAINS[op], 4099, dtype)
+    verify_call(CHAINS[op], x, operands, orders=("random",), clusters=16)
+    fused = declare(CHAINS[op])
+    assert described(fused, x, operands, "sm_90").tile.staged_bytes == dtype.itemsize
+    with emulated("sm_90", "ascending", clusters=16):
+        whole = fused(x, **operands)
+        for row in range(3):  # here at an address that is a multiple of 16
+            assert same_bits(fused(x[row].clone(), **operands), whole[row])
 
 
 @pytest.mark.thorough

@@ -26,10 +26,11 @@ enum class Prefetch { kNever, kPerThread, kBulk, kPerLine, kAcrossRows };
 /// flight, more registers). kInterleaves: slices take rows in turns, so that all blocks read
 /// neighbouring rows at a time; a block then has one slice, of a single span. kStages: the rows that
 /// bulk copies bring to shared memory ahead (row/ring.cuh), 0 for none; with them, operands of the STORE
-/// that all rows share stay in registers.
+/// that all rows share stay in registers. kByWords: the gradient of x goes through shared memory, from
+/// where it is written in words of 16 bytes.
 template <class Schedule, Prefetch kPrefetch, bool kEagerOperands = true, bool kInterleaves = false,
-          int kStages = 0, class Op, class LoadT, class Upstream, class StoreT, class Kept,
-          class To, class LoadTargets, class StoreTargets, class Rows>
+          int kStages = 0, bool kByWords = false, class Op, class LoadT, class Upstream,
+          class StoreT, class Kept, class To, class LoadTargets, class StoreTargets, class Rows>
 __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                                 const Upstream& upstream, const StoreT& store,
                                                 const Kept& kept, const To& to,
@@ -152,8 +153,13 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
   static_assert(kStages == 0 || kReduces,
                 "the reduction's barrier frees a row's place in the ring");
   const int end_col = static_cast<int>(smaller<int64_t>((share.begin + 1) * of_chunk, cols));
-  auto ring =
-      detail::ring_of<kStages, Schedule, Op>(load, upstream, kept, share.begin * of_chunk, end_col);
+  constexpr int kInShared = decltype(load_sinks)::kInShared + decltype(store_sinks)::kInShared;
+  constexpr int kSumBytes = kInShared * Schedule::kTile * static_cast<int>(sizeof(Compute));
+  auto ring = detail::ring_of<kStages, kSumBytes, Schedule, Op>(load, upstream, kept,
+                                                                share.begin * of_chunk, end_col);
+  const auto leaving =
+      detail::leaving_of<kByWords, Schedule>(ring, to, share.begin * of_chunk, end_col);
+  static_assert(!kByWords || kStages > 0, "the memory is behind the ring");
   const auto fetch_ahead = [&](uint32_t turn) {
     const int64_t number = begin + turn * step;
     const bool mine = turn < turns && number < end;
@@ -170,8 +176,9 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
     if (i + 1 < kStages) fetch_joining_ahead(i);
   }
 
-  constexpr bool kKeeps =
-      kStages > 0 && RowTile::kWhole && Storage::kOneTile && !detail::pairs<StoreT>();
+  // A single column of 16 bits takes a register as well: LayerNorm of 12289 columns spills so.
+  constexpr bool kKeeps = kStages > 0 && RowTile::kWhole && RowTile::kWidth > 1 &&
+                          Storage::kOneTile && !detail::pairs<StoreT>();
   OperandsAhead shared[kKeeps ? RowTile::kPacks : 1];
   if constexpr (kKeeps) {
     const int first = share.begin * of_chunk;
@@ -255,12 +262,13 @@ __device__ __forceinline__ void gradient_kernel(const Op& op, const LoadT& load,
                                     others);
         }
         const auto write = [&](auto&& value, auto&& gradient) {
-          through_load<Op, kMasks>(value, gradient, finish, from, to, row, col, load_sinks, lane,
-                                   visit, others);
+          through_load<Op, kMasks>(value, gradient, finish, from, leaving.to(to, row), row, col,
+                                   load_sinks, lane, visit, others);
         };
         with_full<kByWarp>(full, write, value, gradient);
       }
     }
+    leaving.flush(to, row, mine);
     load_sinks.flush(lane, row, visit);
     store_sinks.flush(lane, row, visit);
   }

@@ -45,34 +45,46 @@ struct NoRing {
 template <class LoadT>
 struct Joining {
   using View = Absent;
-  static constexpr int kBytes = 0;
 };
 template <class Source, class Upstream>
 struct Joining<Load<Source, Joined<Upstream>>> {
   using View = Upstream;
-  static constexpr int kBytes = sizeof(typename Upstream::Element);
 };
 
-/// kStages rows of a block. x and the gradients have whole aligned packs of 16 bytes; the kept
-/// numbers of a row may lie anywhere in such words. All threads of the block make the same calls. The
-/// gradient of a stream is read after the reduction, so its place is free one row later.
-template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept>
+/// kStages rows of a block. Where a pack of x or of a gradient is not a whole aligned word of 16 bytes,
+/// a row begins anywhere: the aligned words that hold it are copied, and it lies in a line of shared
+/// memory as it does in one of global memory. The kept numbers of a row may lie anywhere, too. All
+/// threads of the block make the same calls. The gradient of a stream is read after the reduction, so
+/// its place is free one row later. kBefore: bytes of shared memory before the ring.
+template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept,
+          int kBefore = 0>
 class Ring {
-  using X = typename decltype(LoadT::source)::Element;
-  using Dy = typename Upstream::Element;
+  using XView = decltype(LoadT::source);
+  using JoiningView = typename Joining<LoadT>::View;
   static constexpr int kWord = 16;
-  static constexpr int kOfX = Schedule::kTile * sizeof(X);
-  static constexpr int kOfDy = Schedule::kTile * sizeof(Dy);
+  static constexpr int kLine = 128;  // the alignment of the copies: others write two lines for one
+
+  /// Whether rows begin and end with an aligned word, and bytes that a row takes.
+  template <class View>
+  static constexpr bool kInWords = View::kAccess * sizeof(typename View::Element) == kWord;
+  template <class View>
+  static constexpr int kOfView =
+      (Schedule::kTile * sizeof(typename View::Element) + kLine - 1) / kLine * kLine +
+      (kInWords<View> ? 0 : kLine);
+  static constexpr int kOfX = kOfView<XView>;
+  static constexpr int kOfDy = kOfView<Upstream>;
   static constexpr int kNumber = sizeof(typename Op::Compute);
   static constexpr int kOfKept =
       Op::kKept == 0 ? 0 : (Op::kKept * kNumber + 2 * kWord - kNumber - 1) / kWord * kWord;
-  using JoiningView = typename Joining<LoadT>::View;
-  static constexpr bool kJoins = Joining<LoadT>::kBytes > 0;
-  static constexpr int kOfJoining = Schedule::kTile * Joining<LoadT>::kBytes;
-  static constexpr int kStage = kOfX + kOfDy + kOfJoining;
-  static constexpr int kLine = 128;  // the alignment of the copies: others write two lines for one
-  static_assert(kStage % kLine == 0 && kOfX % kLine == 0 && kOfDy % kLine == 0,
-                "warps have whole packs of 16 bytes");
+  static constexpr bool kJoins = !IsSame<JoiningView, Absent>::value;
+  static constexpr int of_joining() {
+    if constexpr (kJoins) {
+      return kOfView<JoiningView>;
+    } else {
+      return 0;
+    }
+  }
+  static constexpr int kStage = kOfX + kOfDy + of_joining();
   static_assert(
       Schedule::Storage::kOneTile && Schedule::kGroups > 1,
       "a block has its share of a row whole, and a barrier of the block in its reduction");
@@ -100,12 +112,11 @@ class Ring {
     const int stage = static_cast<int>(turn % kStages);
     Barrier& full = barriers()[stage];
     char* to = place(stage);
-    const uint32_t of_x = columns() * sizeof(X), of_dy = columns() * sizeof(Dy);
-    const Words kept = words_of(row);
-    full.expect(of_x + of_dy + kept.bytes);
+    const Words kept = kept_of(row);
+    full.expect(bytes_of(load_.source, row) + bytes_of(upstream_, row) + kept.bytes);
     if (columns() > 0) {
-      fetch_words(to, load_.source.begin(row) + begin_, of_x, full);
-      fetch_words(to + kOfX, upstream_.begin(row) + begin_, of_dy, full);
+      copy(load_.source, row, to, full);
+      copy(upstream_, row, to + kOfX, full);
     }
     if (kOfKept > 0) {
       fetch_words(kept_at(stage), reinterpret_cast<const void*>(kept.from), kept.bytes, full);
@@ -119,11 +130,9 @@ class Ring {
       if (threadIdx.x != 0 || !mine) return;
       const int stage = static_cast<int>(turn % kStages);
       Barrier& full = barriers()[kStages + stage];
-      const uint32_t bytes = columns() * Joining<LoadT>::kBytes;
-      full.expect(bytes);
-      if (bytes == 0) return;
-      const auto* from = load_.chain.first.upstream.begin(row) + begin_;
-      fetch_words(place(stage) + kOfX + kOfDy, from, bytes, full);
+      const auto& joining = load_.chain.first.upstream;
+      full.expect(bytes_of(joining, row));
+      if (columns() > 0) copy(joining, row, place(stage) + kOfX + kOfDy, full);
     }
   }
 
@@ -135,18 +144,18 @@ class Ring {
 
   /// What reads the row from shared memory, in place of the LOAD and of the other views.
   template <class Row>
-  __device__ __forceinline__ auto load(const LoadT& load, const Row&) const {
-    const auto x = staged<decltype(LoadT::source)>(place(stage_));
+  __device__ __forceinline__ auto load(const LoadT& load, const Row& row) const {
+    const auto x = staged(load.source, place(stage_), row);
     if constexpr (kJoins) {
-      const auto joining = staged<JoiningView>(place(stage_) + kOfX + kOfDy);
+      const auto joining = staged(load.chain.first.upstream, place(stage_) + kOfX + kOfDy, row);
       return Load<decltype(x), Joined<decltype(joining)>>{x, {{joining}, {}}};
     } else {
       return load.from(x);
     }
   }
   template <class Row>
-  __device__ __forceinline__ auto upstream(const Upstream&, const Row&) const {
-    return staged<Upstream>(place(stage_) + kOfX);
+  __device__ __forceinline__ auto upstream(const Upstream& view, const Row& row) const {
+    return staged(view, place(stage_) + kOfX, row);
   }
   template <class Row>
   __device__ __forceinline__ auto kept(const Kept& view, const Row& row) const {
@@ -159,6 +168,9 @@ class Ring {
     }
   }
 
+  /// The memory behind the ring, which begins with a word.
+  __device__ __forceinline__ static char* behind() { return kept_at(kStages); }
+
   /// Goes on to the next row.
   __device__ __forceinline__ void next() {
     if (++stage_ < kStages) return;
@@ -167,35 +179,62 @@ class Ring {
   }
 
  private:
-  /// The aligned words that hold the kept numbers of a row.
+  /// The aligned words that hold a part of a row.
   struct Words {
     uint64_t from;
     uint32_t bytes;
   };
+  __device__ __forceinline__ static Words words_around(const void* first, uint32_t bytes) {
+    const uint64_t at = reinterpret_cast<uint64_t>(first), from = at / kWord * kWord;
+    return {from, static_cast<uint32_t>((at + bytes + kWord - 1) / kWord * kWord - from)};
+  }
+  /// Those of the kept numbers.
   template <class Row>
-  __device__ __forceinline__ Words words_of(const Row& row) const {
+  __device__ __forceinline__ Words kept_of(const Row& row) const {
     if constexpr (kOfKept == 0) {
       return {0, 0};
     } else {
-      const uint64_t at = reinterpret_cast<uint64_t>(kept_.begin(unaware(row)));
-      const uint64_t end = at + Op::kKept * kNumber;
-      return {at / kWord * kWord,
-              static_cast<uint32_t>((end + kWord - 1) / kWord * kWord - at / kWord * kWord)};
+      return words_around(kept_.begin(unaware(row)), Op::kKept * kNumber);
     }
+  }
+  /// Those of the block's columns, and their bytes.
+  template <class View, class Row>
+  __device__ __forceinline__ Words words_of(const View& view, const Row& row) const {
+    const auto* first = view.begin(row) + begin_;
+    const uint32_t bytes = columns() * sizeof(*first);
+    if constexpr (kInWords<View>) return {reinterpret_cast<uint64_t>(first), bytes};
+    return words_around(first, bytes);
+  }
+  template <class View, class Row>
+  __device__ __forceinline__ uint32_t bytes_of(const View& view, const Row& row) const {
+    if constexpr (kInWords<View>) return columns() * sizeof(typename View::Element);
+    return columns() > 0 ? words_of(view, row).bytes : 0;
+  }
+  /// Copies them to where they lie in a line; those of rows in whole words begin one.
+  template <class View, class Row>
+  __device__ __forceinline__ void copy(const View& view, const Row& row, char* to,
+                                       Barrier& full) const {
+    const Words words = words_of(view, row);
+    if constexpr (!kInWords<View>) to += words.from % kLine;
+    fetch_words(to, reinterpret_cast<const void*>(words.from), words.bytes, full);
   }
 
   __device__ __forceinline__ uint32_t columns() const { return begin_ < end_ ? end_ - begin_ : 0; }
 
-  /// `memory` holds the columns from the block's first on.
-  template <class View>
-  __device__ __forceinline__ auto staged(char* memory) const {
+  /// What reads the block's columns of a row from its place.
+  template <class View, class Row>
+  __device__ __forceinline__ auto staged(const View& view, char* memory, const Row& row) const {
     using T = typename View::Element;
-    return Staged<T, View::kAccess>{reinterpret_cast<T*>(memory) - begin_};
+    if constexpr (kInWords<View>) {
+      return Staged<T, View::kAccess>{reinterpret_cast<T*>(memory) - begin_};
+    } else {
+      return Staged<T, View::kAccess>{in_shared<kLine>(memory, view.begin(row), begin_)};
+    }
   }
   __device__ __forceinline__ static char* place(int stage) {
     extern __shared__ __align__(16) char shared_row[];
-    const uint32_t beyond = shared_address(shared_row) % kLine;
-    return shared_row + (kLine - beyond) % kLine + stage * kStage;
+    const uint32_t beyond = (shared_address(shared_row) + kBefore) % kLine;
+    return shared_row + kBefore + (kLine - beyond) % kLine + stage * kStage;
   }
   __device__ __forceinline__ static char* kept_at(int stage) {
     return place(kStages) + stage * kOfKept;
@@ -213,11 +252,23 @@ class Ring {
   uint32_t parity_ = 0;
 };
 
-template <int kStages, class Schedule, class Op, class LoadT, class Upstream, class Kept>
+/// Where the results of a row leave from: the memory behind the ring, if they go through it.
+template <bool kByWords, class Schedule, class Ring, class To>
+__device__ __forceinline__ auto leaving_of(const Ring& ring, const To&, int begin, int end) {
+  if constexpr (kByWords && !IsSame<To, Absent>::value) {
+    return Leaving<Schedule, To>(ring.behind(), begin, end);
+  } else {
+    return Direct{};
+  }
+}
+
+template <int kStages, int kBefore, class Schedule, class Op, class LoadT, class Upstream,
+          class Kept>
 __device__ __forceinline__ auto ring_of(const LoadT& load, const Upstream& upstream,
                                         const Kept& kept, int begin, int end) {
   if constexpr (kStages > 0) {
-    return Ring<kStages, Schedule, Op, LoadT, Upstream, Kept>(load, upstream, kept, begin, end);
+    return Ring<kStages, Schedule, Op, LoadT, Upstream, Kept, kBefore>(load, upstream, kept, begin,
+                                                                       end);
   } else {
     return NoRing{};
   }

@@ -27,12 +27,21 @@ FUSEDOPS_HD Targets<First, Rest...> targets(const First& first, const Rest&... r
   return {first, targets(rest...)};
 }
 
+namespace detail {
+
+template <class Target>
+using InSharedFlag = Flag<Target::kInShared>;
+
+}  // namespace detail
+
+/// kInShared: sums over rows that a block has in shared memory.
 template <class Tile, class TargetList>
 struct Sinks;
 
 template <class Tile>
 struct Sinks<Tile, Targets<>> {
   static constexpr bool kAny = false;
+  static constexpr int kInShared = 0;
   FUSEDOPS_HD explicit Sinks(const Targets<>&) {}
 
   template <class Lane>
@@ -46,10 +55,13 @@ struct Sinks<Tile, Targets<>> {
 
 template <class Tile, class First, class... Rest>
 struct Sinks<Tile, Targets<First, Rest...>> {
+  using Others = Sinks<Tile, Targets<Rest...>>;
   static constexpr bool kAny = true;
+  static constexpr int kInShared =
+      detail::flag<false, detail::InSharedFlag, First>() + Others::kInShared;
   const First& target;
   typename First::template Sum<Tile> sum;
-  Sinks<Tile, Targets<Rest...>> rest;
+  Others rest;
 
   FUSEDOPS_HD explicit Sinks(const Targets<First, Rest...>& targets)
       : target(targets.first), sum{}, rest(targets.rest) {}

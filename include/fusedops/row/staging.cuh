@@ -36,6 +36,41 @@ struct Staged {
   }
 };
 
+/// The address that the first column of a row would have where its columns from `begin` on lie in
+/// `memory` as in global memory: what is aligned to kAlign bytes there is so here.
+template <int kAlign, class T>
+__device__ __forceinline__ T* in_shared(char* memory, T* first, int begin) {
+  memory += reinterpret_cast<uint64_t>(first + begin) % kAlign;
+  return reinterpret_cast<T*>(memory) - begin;
+}
+
+/// Writes the columns from `begin` to `end`, one at least, of a row that lies in shared memory as in
+/// global memory, in aligned words of 16 bytes but for its ends. Called by kThreads threads, of which
+/// this is `thread`. kOneByOne: a thread moves a word at a time, which takes the fewest registers.
+template <int kThreads, bool kOneByOne, class T>
+__device__ __forceinline__ void write_in_words(T* to, const T* from, int begin, int end,
+                                               int thread) {
+  constexpr int kWord = 16, kPerWord = kWord / sizeof(T);
+  static_assert(kThreads >= kPerWord, "a thread has one column of an end at most");
+  const int misplaced =
+      static_cast<int>(reinterpret_cast<uint64_t>(to + begin) % kWord / sizeof(T));
+  const int first = smaller(begin + (kPerWord - misplaced) % kPerWord, end);
+  const int words = (end - first) / kPerWord;
+  const auto move = [&](int i) {
+    const int col = first + i * kPerWord;
+    *reinterpret_cast<uint4*>(to + col) = *reinterpret_cast<const uint4*>(from + col);
+  };
+  if constexpr (kOneByOne) {
+#pragma unroll 1
+    for (int i = thread; i < words; i += kThreads) move(i);
+  } else {
+    for (int i = thread; i < words; i += kThreads) move(i);
+  }
+  const int last = first + words * kPerWord;
+  if (begin + thread < first) to[begin + thread] = from[begin + thread];
+  if (last + thread < end) to[last + thread] = from[last + thread];
+}
+
 /// No staging: LOAD and STORE are used as they are.
 struct Unstaged {
   template <class LoadT, class Row>
@@ -44,9 +79,9 @@ struct Unstaged {
   __device__ __forceinline__ const LoadT& in(const LoadT& load, const Row&) {
     return load;
   }
-  template <class StoreT, class Row>
-  __device__ __forceinline__ StoreT& out(StoreT& store, const Row&) {
-    return store;
+  template <class StoreT, class Row, class F>
+  __device__ __forceinline__ void out(StoreT& store, const Row&, const F& f) {
+    f(store);
   }
   template <class StoreT, class Row>
   __device__ __forceinline__ void flush(const StoreT&, const Row&, bool) {}
@@ -59,10 +94,8 @@ class Stage {
   using In = typename X::Element;
   using Out = typename Y::Element;
   static constexpr int kWord = 16;
-  static constexpr int kPerWord = kWord / sizeof(Out);
   static constexpr int kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
   static_assert(Schedule::Storage::kOneTile, "a block has its share of a row whole");
-  static_assert(Schedule::kThreads >= kPerWord, "a thread has one column of an end at most");
 
  public:
   /// Bytes of shared memory per row: it may begin and end anywhere in a 16-byte word.
@@ -99,11 +132,21 @@ class Stage {
     return load.from(Staged<In, X::kAccess>{here(load.source.begin(row))});
   }
 
-  /// Waits until all threads have read; returns the STORE that writes to shared memory.
-  template <class StoreT, class Row>
-  __device__ __forceinline__ auto out(const StoreT& store, const Row& row) {
+  /// Waits until all threads have read; calls f with the STORE that writes to shared memory. Rows of an
+  /// odd number of columns begin in turns at an even and at an odd element, so a pack of two columns is
+  /// one word in every other row. All threads have the same row.
+  template <class StoreT, class Row, class F>
+  __device__ __forceinline__ void out(const StoreT& store, const Row& row, const F& f) {
+    constexpr int kPair = 2;
     together();
-    return store.to(Staged<Out, Y::kAccess>{here(store.target.begin(row))});
+    Out* first = here(store.target.begin(row));
+    if constexpr (Schedule::kWidth == kPair && Y::kAccess < kPair) {
+      if (reinterpret_cast<uint64_t>(first) % (kPair * sizeof(Out)) == 0) {
+        f(store.to(Staged<Out, kPair>{first}));
+        return;
+      }
+    }
+    f(store.to(Staged<Out, Y::kAccess>{first}));
   }
 
   /// Waits until all threads have stored; writes the results to global memory.
@@ -112,18 +155,7 @@ class Stage {
     together();
     if (!mine || begin_ >= end_) return;
     Out* to = store.target.begin(row);
-    const Out* from = here(to);
-    const int misplaced =
-        static_cast<int>(reinterpret_cast<uint64_t>(to + begin_) % kWord / sizeof(Out));
-    const int first = smaller(begin_ + (kPerWord - misplaced) % kPerWord, end_);
-    const int words = (end_ - first) / kPerWord;
-    for (int i = thread_; i < words; i += Schedule::kThreads) {
-      const int col = first + i * kPerWord;
-      *reinterpret_cast<uint4*>(to + col) = *reinterpret_cast<const uint4*>(from + col);
-    }
-    const int last = first + words * kPerWord;
-    if (begin_ + thread_ < first) to[begin_ + thread_] = from[begin_ + thread_];
-    if (last + thread_ < end_) to[last + thread_] = from[last + thread_];
+    write_in_words<Schedule::kThreads, false>(to, here(to), begin_, end_, thread_);
   }
 
   /// Called before the next row is fetched: orders these accesses before its asynchronous copy.
@@ -151,16 +183,62 @@ class Stage {
     return shared_row + of_block() * kBytes;
   }
 
-  /// The address that the first column of a row would have in shared memory, so that its aligned
-  /// words are aligned here as well.
+  /// The address that the first column of a row would have in shared memory.
   template <class T>
-  __device__ __forceinline__ T* here(const T* first) const {
-    char* begin = buffer() + reinterpret_cast<uint64_t>(first + begin_) % kWord;
-    return reinterpret_cast<T*>(begin) - begin_;
+  __device__ __forceinline__ T* here(T* first) const {
+    return in_shared<kWord>(buffer(), first, begin_);
   }
 
   int thread_, begin_, end_;
   uint32_t parity_ = 0;
+};
+
+/// The results of a row in shared memory, from where they leave in words of 16 bytes. All threads of a
+/// block, which has one row, make the same calls, with a barrier between a row and the next.
+template <class Schedule, class To>
+class Leaving {
+  using T = typename To::Element;
+  static constexpr int kWord = 16;
+
+ public:
+  /// Bytes of shared memory: a row may begin and end anywhere in a word.
+  static constexpr int kBytes =
+      (Schedule::kTile * static_cast<int>(sizeof(T)) + 2 * kWord - 1) / kWord * kWord;
+
+  __device__ __forceinline__ Leaving(char* memory, int begin, int end)
+      : memory_(memory), begin_(begin), end_(end) {}
+
+  /// What the results of a row are written to.
+  template <class Row>
+  __device__ __forceinline__ auto to(const To& view, const Row& row) const {
+    T* first = in_shared<kWord>(memory_, view.begin(row), begin_);
+    return View<T, 0, Column::kContiguous, To::kAccess>{first, {}, 1};
+  }
+
+  /// Waits until all threads have written; writes the results to global memory.
+  template <class Row>
+  __device__ __forceinline__ void flush(const To& view, const Row& row, bool mine) const {
+    __syncthreads();
+    if (!mine || begin_ >= end_) return;
+    T* to = view.begin(row);
+    // Sums over rows leave no registers for more than a word.
+    write_in_words<Schedule::kThreads, true>(to, in_shared<kWord>(memory_, to, begin_), begin_,
+                                             end_, static_cast<int>(threadIdx.x));
+  }
+
+ private:
+  char* memory_;
+  int begin_, end_;
+};
+
+/// Results that are written as they are made.
+struct Direct {
+  template <class View, class Row>
+  __device__ __forceinline__ const View& to(const View& view, const Row&) const {
+    return view;
+  }
+  template <class View, class Row>
+  __device__ __forceinline__ void flush(const View&, const Row&, bool) const {}
 };
 
 /// The staging of a kernel's rows, or none.

@@ -66,6 +66,7 @@ struct ByColumn {
   static constexpr int kFunctor = kFunctor_;
   static constexpr int kOperand = kOperand_;
   static constexpr bool kInRegisters = kSums == Sums::kRegisters;
+  static constexpr bool kInShared = kSums == Sums::kShared;
   static constexpr bool kInMemory = kSums == Sums::kMemory;
   using Number = Compute;
   View to;
@@ -185,6 +186,7 @@ template <class Whole_, class Split_>
 struct ByColumnOrSplit {
   static constexpr int kFunctor = Whole_::kFunctor;
   static constexpr int kOperand = Whole_::kOperand;
+  static constexpr bool kInShared = Whole_::kInShared;
   Whole_ whole;
   Split_ split;
   int64_t partial;

@@ -229,7 +229,9 @@ def _of_sums(tile: Schedule) -> str:
 def _rows_ahead(tile: Schedule) -> str:
     """The template arguments of a backward kernel that most schedules leave at their defaults."""
     launch = tile.launch
-    flags = (launch.interleaved, tile.stages)
+    flags: tuple[object, ...] = (launch.interleaved, tile.stages)
+    if tile.leaves_in_words:
+        flags += (True,)
     return "".join(f", {str(one).lower()}" for one in flags) if any(flags) else ""
 
 
@@ -252,9 +254,10 @@ def _shared_memory_checks(tile: Schedule, members: Members) -> str:
         load = ", ".join(f"decltype(Arguments::{one.name})" for one in _load_of_ring(members))
         types = f"decltype(Arguments::op), Load<{load}>, {types}"
         of = f"{tile.stages}, {tile.cpp}, {types}"
-        checks.append(
-            (f"fusedops::detail::Ring<{of}>::kBytes == {tile.ring_bytes}", "row/ring.cuh")
-        )
+        taken = f"fusedops::detail::Ring<{of}>::kBytes"
+        if tile.leaves_in_words:
+            taken += f" + fusedops::detail::Leaving<{tile.cpp}, decltype(Arguments::to)>::kBytes"
+        checks.append((f"{taken} == {tile.ring_bytes}", "row/ring.cuh"))
     elif tile.storage == "shared":
         of_chunk = tile.shared_bytes // tile.chunks
         compute = "decltype(Arguments::op)::Compute"

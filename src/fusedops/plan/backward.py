@@ -32,7 +32,6 @@ from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_li
 from fusedops.schedule.backward import resident_rows, with_ring
 from fusedops.schedule.features import BackwardFeatures
 from fusedops.schedule.row_partition import piece_columns
-from fusedops.schedule.row_schedule import STAGED_WORD
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -172,14 +171,17 @@ class Backward:
         found = None
         assert isinstance(tile.features, BackwardFeatures)
         there = all(key in call.views for key in read)
-        if tile.features.bulk_rows and tile.launch.sum_storage == "registers" and there:
+        if tile.features.bulk_rows and tile.launch.sum_storage != "memory" and there:
             sizes = [call.parts[key].dtype.itemsize for key in read]
             views = [call.views[key] for key in read]
             dense = all(view.placed[1:] == (1, 1) for view in views)
-            words = [view.width * size for view, size in zip(views, sizes, strict=True)]
+            access = {view.width * size for view, size in zip(views, sizes, strict=True)}
             several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
-            if dense and {*words} == {STAGED_WORD} and several:
-                found = with_ring(tile, gpu, sizes, self.op.kept)
+            pack = tile.width * tile.features.element_bytes
+            if dense and access == {pack} and several:
+                to = call.parts.get(("to",))
+                leaving = 0 if to is None else to.dtype.itemsize
+                found = with_ring(tile, gpu, sizes, pack, self.op.kept, leaving)
         if found is not None:
             return found
         return self._chosen(call, aligned=False)

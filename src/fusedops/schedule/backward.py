@@ -249,7 +249,9 @@ def _chosen(
     kind = "cluster" if cluster > 1 else "register" if tile.chunks == 1 else "streaming"
     kind = "streaming" if storage == "streaming" else kind
     read_once = kind == "register" or (kind == "cluster" and cluster >= tile.chunks)
-    whole = tile.width * row.element_bytes == STAGED_WORD and columns % tile.width == 0
+    # Of other types no narrow packs were measured.
+    known = tile.width * row.element_bytes == STAGED_WORD or row.element_bytes == 2
+    whole = known and columns % tile.width == 0
     bulk_rows = bulk_rows and gpu.bulk_copies and whole and read_once and tile.threads > 32
     features = _features(row, found, cluster, read_once, family, sums, bulk_rows)
     looked_up = launch_config(features, arch, gpu) if launch is None else Found(launch)
@@ -307,7 +309,12 @@ def _features(
 
 
 def with_ring(
-    schedule: Schedule, gpu: Gpu, element_bytes: Sequence[int], kept: int
+    schedule: Schedule,
+    gpu: Gpu,
+    element_bytes: Sequence[int],
+    pack: int,
+    kept: int,
+    leaving: int,
 ) -> Schedule | None:
     """The schedule with a ring of rows in shared memory (row/ring.cuh); None if it has no room.
 
@@ -315,14 +322,26 @@ def with_ring(
         schedule: A schedule from `choose_gradient` whose launch has such a ring.
         gpu: The facts of the GPU.
         element_bytes: The itemsizes of the tensors of x's size that it brings.
+        pack: Bytes of an access to these.
         kept: How many numbers the forward pass has kept of a row.
+        leaving: The itemsize of the gradient of x; 0 if it is not wanted.
     """
-    size, stages = schedule.compute_bytes, schedule.launch.ring_stages
+    size, stages, tile = schedule.compute_bytes, schedule.launch.ring_stages, schedule.tile
     # The kept numbers of a row begin anywhere in a word.
     words = -(-(kept * size + STAGED_WORD - size) // STAGED_WORD) if kept else 0
-    stage = schedule.tile.capacity * sum(element_bytes) + words * STAGED_WORD
+    stage = words * STAGED_WORD
+    for one in element_bytes:
+        stage += -(-tile.capacity * one // RING_LINE) * RING_LINE
+        stage += RING_LINE * (pack < STAGED_WORD)  # a row begins anywhere in a line
     taken = stages * stage + RING_LINE - STAGED_WORD
+    if not leaving:
+        schedule = schedule.replaced(launch=schedule.launch._replace(smem_staged=False))
+    elif schedule.launch.smem_staged:
+        taken += (tile.capacity * leaving + 2 * STAGED_WORD - 1) // STAGED_WORD * STAGED_WORD
     free = gpu.shared_limit - reserved_shared(schedule.threads_per_block, size)
+    if schedule.launch.sum_storage == "shared":
+        assert isinstance(schedule.features, BackwardFeatures)
+        free -= schedule.features.sums * tile.capacity * size
     return schedule.replaced(ring_bytes=taken) if taken <= free else None
 
 

@@ -30,8 +30,7 @@ IMPLEMENTATIONS = ("two_kernels", *TILINGS)
 class LaunchConfig(NamedTuple):
     """A launch configuration of either pass.
 
-    `smem_staged` and `relay_handshake` are for forward passes, the fields after them for backward
-    passes.
+    `relay_handshake` is for forward passes, the fields after it for backward passes.
 
     Attributes:
         rows_per_block: Rows that a thread block has at a time; 1 where a row takes several warps.
@@ -40,7 +39,8 @@ class LaunchConfig(NamedTuple):
         prefetch: One of `PREFETCHES`.
         prefetch_distance: Number of rows by which the prefetch is ahead; 0 with "never".
         smem_staged: Whether rows whose tile is made for it go through shared memory, as they lie in
-            memory (row/staging.cuh).
+            memory (row/staging.cuh); in a backward pass with a ring, whether the gradient of x
+            does.
         relay_handshake: Whether one block of a cluster waits for the start-up handshake and relays
             it to the others (core/cluster.cuh).
         persistent: Whether blocks of a backward pass process several rows one after another.
@@ -55,8 +55,8 @@ class LaunchConfig(NamedTuple):
         abreast: Rows that the threads of a row have at a time, where neighbours share all operands
             but x (row/abreast.cuh); 1 where they do not.
         ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
-            (row/ring.cuh), where rows are aligned and the LOAD has no functors; 0 for none. Sums
-            over rows are in registers then, and so are operands of the STORE that all rows share.
+            (row/ring.cuh), where the LOAD has no functors; 0 for none. Operands of the STORE that
+            all rows share are in registers then.
     """
 
     rows_per_block: int = 1

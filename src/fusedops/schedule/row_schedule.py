@@ -71,7 +71,8 @@ class Schedule:
         staged_bytes: Bytes per element of rows that are staged in shared memory as they lie in
             memory, or 0.
         ring_bytes: Bytes of dynamic shared memory of a backward pass's ring of rows, which has
-            `launch.ring_stages` of them; 0 where rows are read from global memory.
+            `launch.ring_stages` of them, and of the gradient of x where that leaves in words; 0
+            where rows are read from global memory.
         features: The features by which the launch configuration was looked up; None for a kernel
             that has none.
         tuned: The file from which the launch configuration is, if it was tuned on this machine.
@@ -188,6 +189,11 @@ class Schedule:
         return self.launch.ring_stages if self.ring_bytes else 0
 
     @property
+    def leaves_in_words(self) -> bool:
+        """Whether the gradient of x goes through shared memory, behind the ring of rows."""
+        return bool(self.ring_bytes) and self.launch.smem_staged
+
+    @property
     def one_tile(self) -> bool:
         """Whether a block has a single tile of each row, held in its registers."""
         if self.storage == "chunks":
@@ -218,6 +224,7 @@ class Schedule:
             launch.eager_operands,
             launch.interleaved,
             self.stages,
+            self.leaves_in_words,
         )
 
     @functools.cached_property

@@ -42,7 +42,7 @@ DISTANCE_L2 = 60 << 20
 PERSISTENT = (384, 448, 512, 640, 768, 896, 1024, 2048)
 
 #: Rows of a ring in shared memory.
-RINGS = (2, 3)
+RINGS = (1, 2, 3)
 
 #: Static shared memory of a block, in which sums in registers are combined over its rows.
 STATIC_SHARED = 48 << 10
@@ -176,6 +176,7 @@ def _backward(kernel: Kernel, features: BackwardFeatures) -> Iterator[tuple[str,
         yield "rows in turns", lambda config: _with(config, "interleaved", (False, True))
     if features.bulk_rows and features.sums:
         yield "rows ahead", lambda config: _ahead(features, config)
+        yield "results", lambda config: _leaving(config)
 
 
 def _with(config: Any, field: str, values: tuple[object, ...]) -> Iterator[Any]:
@@ -225,7 +226,7 @@ def _persistent(features: BackwardFeatures, config: LaunchConfig) -> Iterator[La
 
 def _ahead(features: BackwardFeatures, config: LaunchConfig) -> Iterator[LaunchConfig]:
     """Rows that bulk copies bring ahead, for one persistent block of an SM or two."""
-    for blocks, stages in itertools.product((1, 2), RINGS):
+    for blocks, stages, sums in itertools.product((1, 2), RINGS, ("registers", "shared")):
         threads = blocks * features.threads
         yield config._replace(
             min_threads_per_sm=threads,
@@ -233,9 +234,15 @@ def _ahead(features: BackwardFeatures, config: LaunchConfig) -> Iterator[LaunchC
             persistent_threads_per_sm=threads,
             prefetch="never",
             prefetch_distance=0,
-            sum_storage="registers",
+            sum_storage=sums,
             ring_stages=stages,
         )
+
+
+def _leaving(config: LaunchConfig) -> Iterator[LaunchConfig]:
+    """How the gradient of x leaves a block that has rows ahead."""
+    if config.ring_stages:
+        yield from _with(config, "smem_staged", (False, True))
 
 
 #: How often all steps are gone through, unless one round finds nothing faster.
