@@ -149,7 +149,7 @@ def _plan(**given):
     return _real[2](**given)
 
 
-_salts: dict[tuple[str, int, int], int] = {}
+_salts: dict[tuple[str, int], int] = {}
 _salt = _own_salt = 0
 
 
@@ -162,12 +162,7 @@ def _set_salt(salt: int) -> None:
 
 @contextlib.contextmanager
 def emulated(
-    arch: str = "sm_90",
-    order: str = "random",
-    *,
-    seed: int = 1,
-    multiprocessors: int = 4,
-    clusters: int = 1,
+    arch: str = "sm_90", order: str = "random", *, seed: int = 1, multiprocessors: int = 4
 ) -> Iterator[None]:
     """Run the block's calls on the CPU with the kernels of a GPU of `arch` without clusters.
 
@@ -176,17 +171,16 @@ def emulated(
         order: In which threads run that wait for nothing, and blocks: one of `ORDERS`.
         seed: Of the random order.
         multiprocessors: Of the GPU: as many blocks as these take go over all rows.
-        clusters: The largest cluster for which tiles are cut; rows of one block alone can run.
     """
     global _own_salt
     target = Target.named(arch, multiprocessors)
     assert target.gpu is not None
-    target = target._replace(gpu=target.gpu._replace(cluster_limit=clusters))
+    target = target._replace(gpu=target.gpu._replace(cluster_limit=1))
     machine().machine_set_order(ORDERS.index(order), seed)
     Variant.kernel, Variant.loaded = _kernel, property(_is_loaded)
     _runtime.Plan, _runtime.set_salt = _plan, _set_salt
     Target.of = classmethod(lambda cls, device: target)
-    own = _salts.setdefault((arch, multiprocessors, clusters), (len(_salts) + 1) << 20)
+    own = _salts.setdefault((arch, multiprocessors), (len(_salts) + 1) << 20)
     before, _own_salt = _own_salt, own
     _set_salt(_salt)
     try:

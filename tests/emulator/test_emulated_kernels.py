@@ -35,7 +35,7 @@ from cases import (
 )
 from emulate import ORDERS, emulated, machine
 from references import Chain
-from test_variants import covering, described
+from test_variants import covering
 
 import fusedops as fo
 from fusedops import testing
@@ -80,7 +80,7 @@ def stored_as(storage):
     return testing.force_schedule(storage) if storage else contextlib.nullcontext()
 
 
-def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS, clusters=1):
+def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS):
     """Hold a call and its gradients to the bounds; its bits to those of other orders.
 
     What the first order's call returns is compared with what it writes into given outputs.
@@ -88,7 +88,7 @@ def verify_call(chain, x, operands, storage=None, arch="sm_90", orders=ORDERS, c
     op, upstream = declare(chain), upstream_of(chain, x, operands)
     first = None
     for order in orders:
-        with emulated(arch, order, clusters=clusters), stored_as(storage):
+        with emulated(arch, order), stored_as(storage):
             outputs, gradients = gradients_of(op, x, operands, upstream)
             outputs = {name: one.detach() for name, one in outputs.items()}
             if first is None:
@@ -380,26 +380,6 @@ def test_layouts(kind):
         x = randn(columns, 7, dtype=dtype).t()
     chain = OPERATORS["layer_norm"]
     verify_call(chain, x, parameters(chain, columns, dtype))
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("layer_norm", torch.float16),
-        *thorough(("rms_norm", torch.bfloat16), ("layer_norm", torch.float32)),
-    ],
-)
-def test_odd_rows_through_shared_memory(case):
-    """A pack of two columns is written as one word in every other row, and as two in the others."""
-    op, dtype = case
-    x, operands = randn(3, 4099, dtype=dtype) * 3, parameters(CHAINS[op], 4099, dtype)
-    verify_call(CHAINS[op], x, operands, orders=("random",), clusters=16)
-    fused = declare(CHAINS[op])
-    assert described(fused, x, operands, "sm_90").tile.staged_bytes == dtype.itemsize
-    with emulated("sm_90", "ascending", clusters=16):
-        whole = fused(x, **operands)
-        for row in range(3):  # here at an address that is a multiple of 16
-            assert same_bits(fused(x[row].clone(), **operands), whole[row])
 
 
 @pytest.mark.thorough

@@ -325,6 +325,7 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
     } else if constexpr (kHasResult) {
       for (int chunk = share.begin; chunk < share.end; ++chunk) {
         again(chunk);
+        auto&& target = stage.out(store, row);
         const int64_t col = int64_t(chunk) * of_chunk + first_col;
         if constexpr (kBlock == kNoBlock) {
           if constexpr (detail::pairs_in_thread<RowTile, StoreT>()) {
@@ -336,17 +337,15 @@ __device__ __forceinline__ void row_kernel(const Op& op, const LoadT& load, Stor
             if (mine) store_tile_paired(tile, partners, store, row, col, finish.of(part));
           } else {
             if constexpr (kPairs) detail::row_is_read<Schedule>();
-            stage.out(store, row, [&](auto&& target) {
-              const auto put = [&](auto&& tile) {
-                store_tile(tile, target, row, col, finish.of(part));
-              };
-              // A STORE that only writes waits for nothing: its checks cost less than two texts.
-              constexpr bool kReads = detail::flag<true, detail::ComputesFlag, StoreT>();
-              if (mine) with_full<kByWarp && kReads>(full, put, tile);
-            });
+            const auto put = [&](auto&& tile) {
+              store_tile(tile, target, row, col, finish.of(part));
+            };
+            // A STORE that only writes waits for nothing: its checks cost less than two texts.
+            constexpr bool kReads = detail::flag<true, detail::ComputesFlag, StoreT>();
+            if (mine) with_full<kByWarp && kReads>(full, put, tile);
           }
         } else if constexpr (kBlock != kWholeRow) {
-          store_blocks<Schedule::kLanes>(tile, store, row, col, finish.of(part), mine);
+          store_blocks<Schedule::kLanes>(tile, target, row, col, finish.of(part), mine);
         }
       }
     }

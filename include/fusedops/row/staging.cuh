@@ -79,9 +79,9 @@ struct Unstaged {
   __device__ __forceinline__ const LoadT& in(const LoadT& load, const Row&) {
     return load;
   }
-  template <class StoreT, class Row, class F>
-  __device__ __forceinline__ void out(StoreT& store, const Row&, const F& f) {
-    f(store);
+  template <class StoreT, class Row>
+  __device__ __forceinline__ StoreT& out(StoreT& store, const Row&) {
+    return store;
   }
   template <class StoreT, class Row>
   __device__ __forceinline__ void flush(const StoreT&, const Row&, bool) {}
@@ -132,21 +132,11 @@ class Stage {
     return load.from(Staged<In, X::kAccess>{here(load.source.begin(row))});
   }
 
-  /// Waits until all threads have read; calls f with the STORE that writes to shared memory. Rows of an
-  /// odd number of columns begin in turns at an even and at an odd element, so a pack of two columns is
-  /// one word in every other row. All threads have the same row.
-  template <class StoreT, class Row, class F>
-  __device__ __forceinline__ void out(const StoreT& store, const Row& row, const F& f) {
-    constexpr int kPair = 2;
+  /// Waits until all threads have read; returns the STORE that writes to shared memory.
+  template <class StoreT, class Row>
+  __device__ __forceinline__ auto out(const StoreT& store, const Row& row) {
     together();
-    Out* first = here(store.target.begin(row));
-    if constexpr (Schedule::kWidth == kPair && Y::kAccess < kPair) {
-      if (reinterpret_cast<uint64_t>(first) % (kPair * sizeof(Out)) == 0) {
-        f(store.to(Staged<Out, kPair>{first}));
-        return;
-      }
-    }
-    f(store.to(Staged<Out, Y::kAccess>{first}));
+    return store.to(Staged<Out, Y::kAccess>{here(store.target.begin(row))});
   }
 
   /// Waits until all threads have stored; writes the results to global memory.
