@@ -25,16 +25,6 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
-/// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
-/// many packs of a lane go through each functor together, 1, 2 or 4. Sums of factors of 8 bits take twice
-/// the registers, so that their tile is half as large.
-template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using Together =
-    Tiling<T, 128, sizeof(T) == 1 ? 128 : 256, sizeof(T) == 1 ? 6 : 3, false, kPacks, kMajor>;
-template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
-
 /// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
 /// warpgroup, 0 or 1. A tile that is `masked` has zeros.
 template <class Tiling, class Order, class Bias, class Masked, class Scales>
@@ -150,8 +140,11 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
   using Sums = Handover<Tiling, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
-  static_assert(kSteps % 2 == 0, "two sets of packs");
+  // There are two sets of packs. Where those of a warp are no even number, the two warps of a tile alternate.
+  constexpr bool kAlternates = kSteps % 2 == 1;
+  static_assert(!kAlternates || !kInTurns, "a tile of both warpgroups");
   static_assert(16 % (kPacks * Sums::kRowsAtOnce) == 0, "of 16 neighbouring rows");
+  static_assert(Sums::kTurns == 1 || !Epilogue::kSums, "a lane adds up the rows of one column");
   const int tiles = order.count(), clusters = gridDim.x / 2;
   int row = 0, col = 0;
   bool is_masked = false, next_is_masked = false;
@@ -167,12 +160,12 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     start = order.start(rows, tile, row);
   };
   auto issue = [&](auto& next, int first) {
-    const int r = first * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
+    const int r = Sums::below(first);  // beyond 16, those of the other 64 rows
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       next.rows[i] = order.index(rows, start, row + r + r / 16 * 48, i * Sums::kRowsAtOnce);
     }
-    next.col = col;
+    next.col = col + Sums::beside(first) * kPack;
     if (!next_is_masked) epilogue.issue(next);
   };
   int t = blockIdx.x / 2;
@@ -180,28 +173,31 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     find(t);
     issue(packs[0], 0);
   }
-  for (int count = 0; t < tiles; ++count) {
+  for (int count = 0; t < tiles; count += kAlternates ? 2 : 1) {
     // Of a tile, one after another: both warpgroups, or the one whose turn it was.
     const int group = count % 2;
-    const Sums from(ring.scratch(), group * 4 + nth);
-    from.full->wait(count / 2 & 1);
-    const bool ends = kInTurns || group == 1;
+    const Sums first(ring.scratch(), group * 4 + nth), second(ring.scratch(), 4 + nth);
+    first.full->wait(count / 2 & 1);
+    if constexpr (kAlternates) second.full->wait(count / 2 & 1);
+    const bool ends = kInTurns || kAlternates || group == 1;
     is_masked = next_is_masked;
     if constexpr (Epilogue::kSums) {
       if (kInTurns || group == 0) epilogue.begin(order.at(t), nth);
     }
     if (ends) t += clusters;
 #pragma unroll 1
-    for (int step = 0; step < kSteps; step += 2) {
+    for (int step = 0; step < kSteps; step += kAlternates ? 1 : 2) {
       unrolled<2>([&](auto parity) {
         constexpr int kHalf = decltype(parity)::value;
-        const int now = (step + kHalf) * kPacks;
-        const bool last = kHalf == 1 && step + 2 == kSteps;
-        if (last) {
+        const Sums& from = kAlternates && kHalf == 1 ? second : first;
+        const int now = (kAlternates ? step : step + kHalf) * kPacks;
+        const bool last = kAlternates ? step + 1 == kSteps : kHalf == 1 && step + 2 == kSteps;
+        if (kHalf == 1 && last) {
           row += 64;
           if (ends) find(min(t, tiles - 1));  // after the last tile in vain
         }
-        issue(packs[1 - kHalf], last ? 0 : now + kPacks);
+        const int next = now + (kAlternates && kHalf == 0 ? Sums::kReads : kPacks);
+        issue(packs[1 - kHalf], kHalf == 1 && last ? 0 : next);
         auto& these = packs[kHalf];
         if constexpr (!Masked::kNever) {
           if (is_masked) {
