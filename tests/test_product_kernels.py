@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import Seen, randn, thorough_points
 from products import (
+    GOING_BACK,
     HALF,
     HIDDEN,
     HOPPER,
@@ -104,10 +105,11 @@ def kernel_of(kind, store, layout, tiling, dtype):
     [
         ("layer", "gelu", "rows", "Together", HALF),
         ("layer", "saving", "rows", "InTurns", HALF),
+        ("layer", "saving", "rows", "Together192", HALF),
         *thorough_points(
             *covering(2, ["layer"], STORES, ["rows"], SEVERAL, HALVES),
             *covering(2, ["product"], SCORES, ["keys", "values"], SEVERAL, HALVES),
-            *covering(2, ["between"], HIDDEN, ["rows"], SEVERAL, HALVES),
+            *covering(2, ["between"], HIDDEN, ["rows"], GOING_BACK, HALVES),
         ),
     ],
 )

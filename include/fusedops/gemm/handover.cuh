@@ -88,12 +88,18 @@ struct Handover {
     if (lane_of_warp() == 0) full->arrive();
   }
 
+  /// The row of one of the packs of neighbouring rows: place / kLanes. Without a wide multiplication, which
+  /// would hold up the product.
+  __device__ __forceinline__ static int row_at(int place) {
+    if constexpr (kTurns == 1) return place / kLanes;
+    static_assert(kTurns == 1 || kLanes == 24, "43 / 1024 is a little more than 1 / 24");
+    return place * 43 >> 10;
+  }
   /// How many rows this lane's nth pack lies below its first one, and how many packs to the right. Those of a
   /// column follow each other, kRowsAtOnce apart, in 16 rows, then come those of another column.
   __device__ __forceinline__ static int below(int nth) {
     if constexpr (kTurns == 1) return nth * kRowsAtOnce;
-    constexpr int kBelow = 16 / kRowsAtOnce;
-    return nth / (kBelow * kTurns) * 16 + nth % kBelow * kRowsAtOnce + rows_down(nth);
+    return (nth < kReads ? 0 : 16) + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth);
   }
   __device__ __forceinline__ static int beside(int nth) {
     if constexpr (kTurns == 1) return 0;
@@ -135,22 +141,18 @@ struct Handover {
 
  private:
   __device__ __forceinline__ static int turn_of(int nth) {
-    return nth / (16 / kRowsAtOnce) % kTurns;
+    const int turn = nth / (16 / kRowsAtOnce);
+    return turn < kTurns ? turn : turn - kTurns;
   }
   /// The rows from this lane's first pack to that of the nth one's turn.
   __device__ __forceinline__ static int rows_down(int nth) {
     const int lane = lane_of_warp();
     return row_at(turn_of(nth) * 32 + lane) - row_at(lane);
   }
-  /// place / kLanes, without a wide multiplication, which would hold up the product.
-  __device__ __forceinline__ static int row_at(int place) {
-    static_assert(kTurns == 1 || kLanes == 24, "1024 / 24 is less than 43");
-    return place * 43 >> 10;
-  }
   /// The nth word of 16 bytes of this lane, or the one of the other half.
   __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int other) const {
-    const int lane = lane_of_warp(), row = below(nth) + lane / kLanes;
-    const int pack = lane % kLanes + beside(nth);
+    const int lane = lane_of_warp(), first = row_at(lane), row = below(nth) + first;
+    const int pack = lane - first * kLanes + beside(nth);
     const int word = kHalves == Halves::kBetween ? pack * 2 + other : pack + other * kLanes;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])

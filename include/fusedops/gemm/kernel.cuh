@@ -155,8 +155,8 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     const auto tile = order.at(t);
     if constexpr (!Masked::kNever) next_is_masked = masked(tile);
     const int lane = lane_of_warp();
-    row = order.first_row(tile) + nth * 16 + lane / Sums::kLanes;
-    col = tile.col + lane % Sums::kLanes * kPack;
+    row = order.first_row(tile) + nth * 16 + Sums::row_at(lane);
+    col = tile.col + (lane - Sums::row_at(lane) * Sums::kLanes) * kPack;
     start = order.start(rows, tile, row);
   };
   auto issue = [&](auto& next, int first) {
@@ -246,10 +246,10 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
   } else if (warp < 12) {
-    set_registers<Tiling, 168>();
+    set_registers<Tiling, Tiling::kRegisters>();
     multiply<Tiling>(ring, order, depth, added, masked, scales, warp / 4 - 1);
   } else {
-    set_registers<Tiling, 176 - kToProduce>();
+    set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
     run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);
   }
   ring.end();

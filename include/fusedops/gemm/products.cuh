@@ -50,8 +50,9 @@ struct Tiling {
   /// Whether the sum of each stage is added to the others by additions of float32. Tensor cores keep no
   /// more than 14 bits of a sum of products of 8 bits, so it has the registers of a second one.
   static constexpr bool kPromotes = sizeof(Factor) == 1;
-  static_assert((kPromotes ? 2 : 1) * kHalves * kTileN <= 256,
-                "up to 128 registers of a thread hold sums");
+  /// The registers of a thread that multiplies, and those of them that hold sums; the epilogue has the rest.
+  static constexpr int kSums = (kPromotes ? 2 : 1) * kHalves * kTileN / 2, kRegisters = kSums + 40;
+  static_assert(kSums <= 128 && kRegisters % 8 == 0, "as setmaxnreg takes them");
   /// What a warp hands over: packs of a lane.
   static constexpr int kHandedPacks = kHalves * kTileN / 16;
   static constexpr int kScratch = 8 * kHandedPacks * 512 + 128;  // Handover::kShared

@@ -60,7 +60,8 @@ class ProductTiling:
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh:
             128 bytes.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
-        several: Whether there is a kernel of many products, too, and one of a gradient.
+        several: Whether there is a kernel of many products, too, and, with `one_column`, of a
+            gradient.
     """
 
     name: str

@@ -83,6 +83,9 @@ class ProductConfig(NamedTuple):
 
     Attributes:
         implementation: One of `IMPLEMENTATIONS`.
+        rival: A tiling that runs in its place where its waves take less time (waves.py); empty for
+            none.
     """
 
     implementation: str = IMPLEMENTATIONS[0]
+    rival: str = ""
