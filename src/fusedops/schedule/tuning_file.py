@@ -19,8 +19,8 @@ and a row
 of `ProductConfig`. Each field is taken from the first row that matches and sets it, so that a row
 may decide one field and leave the others to the rows below it; a product has all from one row. Two
 fields can be given in another unit: `threads_per_block` in place of `rows_per_block`, and
-`prefetch_bytes` in place of `prefetch_distance`, in bytes on a device with `l2_bytes`. `percent` has
-what was measured in percent of the ceiling, `why` the reason or what the alternatives gave,
+`prefetch_bytes` in place of `prefetch_distance`, in bytes on a device with `l2_bytes`. `percent`
+has what was measured in percent of the ceiling, `why` the reason or what the alternatives gave,
 `measured` on what and when; none of these is used.
 """
 
