@@ -88,22 +88,20 @@ struct Handover {
     if (lane_of_warp() == 0) full->arrive();
   }
 
-  /// The row of one of the packs of neighbouring rows: place / kLanes. Without a wide multiplication, which
-  /// would hold up the product.
-  __device__ __forceinline__ static int row_at(int place) {
-    if constexpr (kTurns == 1) return place / kLanes;
-    static_assert(kTurns == 1 || kLanes == 24, "43 / 1024 is a little more than 1 / 24");
-    return place * 43 >> 10;
+  /// The row and the pack of a lane's first pack, and how many rows its nth one lies below that, and how many
+  /// packs to the right. Those of a column follow each other, kRowsAtOnce apart, in 16 rows, then come those of
+  /// another column.
+  __device__ __forceinline__ static constexpr int first_row(int lane) { return row_at(lane); }
+  __device__ __forceinline__ static constexpr int first_pack(int lane) {
+    return lane - row_at(lane) * kLanes;
   }
-  /// How many rows this lane's nth pack lies below its first one, and how many packs to the right. Those of a
-  /// column follow each other, kRowsAtOnce apart, in 16 rows, then come those of another column.
-  __device__ __forceinline__ static int below(int nth) {
+  __device__ __forceinline__ static constexpr int below(int nth, int lane) {
     if constexpr (kTurns == 1) return nth * kRowsAtOnce;
-    return (nth < kReads ? 0 : 16) + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth);
+    return (nth < kReads ? 0 : 16) + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth, lane);
   }
-  __device__ __forceinline__ static int beside(int nth) {
+  __device__ __forceinline__ static constexpr int beside(int nth, int lane) {
     if constexpr (kTurns == 1) return 0;
-    return turn_of(nth) * 32 - rows_down(nth) * kLanes;
+    return turn_of(nth) * 32 - rows_down(nth, lane) * kLanes;
   }
 
   /// The nth pack of this lane of x.
@@ -140,19 +138,24 @@ struct Handover {
   }
 
  private:
-  __device__ __forceinline__ static int turn_of(int nth) {
+  /// The row of one of the packs of neighbouring rows: place / kLanes, without a wide multiplication, which
+  /// would hold up the product.
+  __device__ __forceinline__ static constexpr int row_at(int place) {
+    static_assert(kTurns == 1 || kLanes == 24, "43 / 1024 is a little more than 1 / 24");
+    return kTurns == 1 ? place / kLanes : place * 43 >> 10;
+  }
+  __device__ __forceinline__ static constexpr int turn_of(int nth) {
     const int turn = nth / (16 / kRowsAtOnce);
     return turn < kTurns ? turn : turn - kTurns;
   }
-  /// The rows from this lane's first pack to that of the nth one's turn.
-  __device__ __forceinline__ static int rows_down(int nth) {
-    const int lane = lane_of_warp();
+  /// The rows from a lane's first pack to that of the nth one's turn.
+  __device__ __forceinline__ static constexpr int rows_down(int nth, int lane) {
     return row_at(turn_of(nth) * 32 + lane) - row_at(lane);
   }
   /// The nth word of 16 bytes of this lane, or the one of the other half.
   __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int other) const {
-    const int lane = lane_of_warp(), first = row_at(lane), row = below(nth) + first;
-    const int pack = lane - first * kLanes + beside(nth);
+    const int lane = lane_of_warp(), row = below(nth, lane) + first_row(lane);
+    const int pack = first_pack(lane) + beside(nth, lane);
     const int word = kHalves == Halves::kBetween ? pack * 2 + other : pack + other * kLanes;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])

@@ -155,17 +155,18 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     const auto tile = order.at(t);
     if constexpr (!Masked::kNever) next_is_masked = masked(tile);
     const int lane = lane_of_warp();
-    row = order.first_row(tile) + nth * 16 + Sums::row_at(lane);
-    col = tile.col + (lane - Sums::row_at(lane) * Sums::kLanes) * kPack;
+    row = order.first_row(tile) + nth * 16 + Sums::first_row(lane);
+    col = tile.col + Sums::first_pack(lane) * kPack;
     start = order.start(rows, tile, row);
   };
   auto issue = [&](auto& next, int first) {
-    const int r = Sums::below(first);  // beyond 16, those of the other 64 rows
+    const int lane = Sums::kTurns == 1 ? 0 : lane_of_warp();
+    const int r = Sums::below(first, lane);  // beyond 16, those of the other 64 rows
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       next.rows[i] = order.index(rows, start, row + r + r / 16 * 48, i * Sums::kRowsAtOnce);
     }
-    next.col = col + Sums::beside(first) * kPack;
+    next.col = col + Sums::beside(first, lane) * kPack;
     if (!next_is_masked) epilogue.issue(next);
   };
   int t = blockIdx.x / 2;

@@ -310,7 +310,7 @@ def explained(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
             "of 16 bytes, a bias that its sums begin with in the same way, and operands whose rows "
-            "are less than 2^29 elements apart, which these do not allow",
+            "are less than 2^28 elements apart, which these do not allow",
         )
     return choice
 
