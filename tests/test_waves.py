@@ -59,7 +59,7 @@ def test_the_rival_is_taken_where_it_saves_enough():
         assert quicker(LARGE, SMALL, told, H200) is LARGE
     told = features(2048, 3072, 4096)
     assert quicker(LARGE, SMALL, told, H200 // 2) is LARGE, "fewer multiprocessors, other waves"
-    for more in ({"gradient": True}, {"grouped": True}):
+    for more in ({"gradient": True}, {"grouped": True}, {"masked": True}):
         assert quicker(LARGE, SMALL, told._replace(**more), H200) is LARGE
 
 

@@ -37,8 +37,8 @@ def quicker(
     first: ProductTiling, rival: ProductTiling, features: ProductFeatures, multiprocessors: int
 ) -> ProductTiling:
     """The rival, if it runs such a product and saves enough, or else the first one."""
-    if (features.grouped or features.gradient) and not rival.one_column:
-        return first
+    if features.masked or ((features.grouped or features.gradient) and not rival.one_column):
+        return first  # of masked products some tiles take no time
     if not all(one.covers(features.rows, features.columns) for one in (first, rival)):
         return first
     before, after = (clocks(one, features, multiprocessors) for one in (first, rival))
