@@ -23,7 +23,7 @@ PREFETCHES = ("never", "per_thread", "bulk", "per_line", "across_rows")
 SUM_STORAGES = ("registers", "shared", "memory")
 
 #: What runs a matrix product and the functors after it: torch's product and a kernel, or one
-#: kernel, named by its C++ template.
+#: kernel, named by its tiling.
 IMPLEMENTATIONS = ("two_kernels", *TILINGS)
 
 
