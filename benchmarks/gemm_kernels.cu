@@ -172,9 +172,13 @@ Config config(const char* name) {
           {prepare<T, Tiling, kPlain>, prepare<T, Tiling, kGelu>, prepare<T, Tiling, kDropout>,
            prepare<T, Tiling, kResidual>, prepare<T, Tiling, kDrop>}};
 }
+template <class T, int kCols, int kStages, bool kInTurns>
+using Tiling = gemm::Tiling<T, 128, kCols, kStages, kInTurns, 4, gemm::Major::kK>;
 template <class T>
 std::vector<Config> configs() {
-  return {config<T, gemm::Together<T>>("together"), config<T, gemm::InTurns<T>>("in turns")};
+  return {config<T, Tiling<T, 256, 3, false>>("together"),
+          config<T, Tiling<T, 192, 4, false>>("together, 192"),
+          config<T, Tiling<T, 128, 5, true>>("in turns")};
 }
 
 // ---- The other way: a product, then an elementwise kernel -----------------------------------------

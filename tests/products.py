@@ -27,8 +27,9 @@ from fusedops.testing import force_launch
 P, SEED, OFFSET = 0.3, 5, 64
 HALF = torch.float16
 HOPPER = Target.named("sm_90")
-#: The tilings of which there are kernels of many products, and of a gradient.
+#: The tilings of which there are kernels of many products, and of these those of a gradient.
 SEVERAL = [name for name, one in TILINGS.items() if one.several]
+GOING_BACK = [name for name in SEVERAL if TILINGS[name].one_column]
 
 
 @fo.functor

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import Seen, randn, thorough_points
 from products import (
+    GOING_BACK,
     HALF,
     HIDDEN,
     HOPPER,
@@ -104,10 +105,11 @@ def kernel_of(kind, store, layout, tiling, dtype):
     [
         ("layer", "gelu", "rows", "Together", HALF),
         ("layer", "saving", "rows", "InTurns", HALF),
+        ("layer", "saving", "rows", "Together192", HALF),
         *thorough_points(
             *covering(2, ["layer"], STORES, ["rows"], SEVERAL, HALVES),
             *covering(2, ["product"], SCORES, ["keys", "values"], SEVERAL, HALVES),
-            *covering(2, ["between"], HIDDEN, ["rows"], SEVERAL, HALVES),
+            *covering(2, ["between"], HIDDEN, ["rows"], GOING_BACK, HALVES),
         ),
     ],
 )
@@ -221,7 +223,7 @@ class TestWhatIsLeftToTwoKernels:
             (fo.Matmul([fo.Residual("r")]), (1, 300, 200), (1, 200, 264)),
         ):
             tensors = dict(zip(op.inputs, (torch.empty(s, **kind) for s in shapes), strict=True))
-            for far, is_one in ((264, True), ((1 << 29) - 8, True), (1 << 29, False)):
+            for far, is_one in ((264, True), ((1 << 28) - 8, True), (1 << 28, False)):
                 r = torch.empty_strided((300, 264), (far, 1), **kind)
                 told = described(op, tensors | {"r": r})
                 assert (told is not None) is is_one

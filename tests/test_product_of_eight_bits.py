@@ -105,7 +105,9 @@ class TestChoice:
         call = given(op)
         tiling = chosen(op, *call).tiling
         assert (tiling.rows, tiling.cols, tiling.stage_columns) == (128, 128, 128)
-        assert tiling.cpp == "gemm::Together<float8_e4m3, kPacks>"
+        assert tiling.cpp == (
+            "gemm::Tiling<float8_e4m3, 128, 128, 6, false, kPacks, gemm::Major::kK>"
+        )
         assert tiling.shared_bytes <= HOPPER.gpu.shared_limit
         (launch,) = described(op, *call).launches
         assert len(launch.words) == 8 * launch.variant.words
@@ -114,7 +116,7 @@ class TestChoice:
         op = OPS["gelu"]
         x, w, operands = given(op)
         assert "not faster" in chosen(op, x, w, operands, None).why
-        for by in ("InTurns", "FewRows", "two_kernels"):
+        for by in ("Together192", "InTurns", "FewRows", "two_kernels"):
             assert chosen(op, x, w, operands, by).tiling is None
         assert "factors of one dtype" in chosen(op, x, given(op, kind=E5M2)[1], operands).why
         odd = given(op, shape=(300, 200))  # rows that no bulk copy reads

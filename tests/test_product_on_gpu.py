@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import randn, same_bits
 from products import (
+    GOING_BACK,
     HALF,
     HIDDEN,
     OFFSET,
@@ -112,7 +113,7 @@ def test_against_float64(kind, store, layout, tiling, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("tiling", SEVERAL)
+@pytest.mark.parametrize("tiling", GOING_BACK)
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_gradients_between_products_against_float64(hidden, tiling, dtype):
     """Tiles that begin earlier, whose sums may not be counted twice; a depth with a rest."""
@@ -137,7 +138,7 @@ def test_gradients_between_products_against_float64(hidden, tiling, dtype):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("tiling", SEVERAL)
+@pytest.mark.parametrize("tiling", GOING_BACK)
 def test_sizes_between_products(tiling, sizes):
     op = BLOCKS["gelu"]
     factors, operands = apart(op, given(op, torch.bfloat16, "cuda", k=136, **sizes))
@@ -228,7 +229,7 @@ def test_many_tiles_a_cluster_twice():
                 for size in ((4999, 2056), (8 << 20,)):
                     torch.full(size, torch.nan, dtype=HALF, device="cuda")
                 runs.append(run())
-    for first, second in (runs[:2], runs[2:]):
+    for first, second in zip(runs[::2], runs[1::2], strict=True):
         assert all_same(first.values(), second.values())
     with forced("two_kernels"):
         want = run()

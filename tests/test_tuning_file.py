@@ -146,6 +146,10 @@ WRONG = {
         lambda f: f["product"][0]["set"].update(implementation="InCircles"),
         "product[0]: set implementation must be one of two_kernels, Together",
     ),
+    "a rival of nothing": (
+        lambda f: f["product"][0].update(set={"rival": "Together192"}),
+        "product[0]: set has a rival and no implementation",
+    ),
     "products without rows": (lambda f: f.update(product=[]), "product: no row without conditions"),
     "a missing part of products": (lambda f: f.pop("product"), "has no product"),
     "a gap": (

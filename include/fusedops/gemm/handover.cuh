@@ -23,9 +23,13 @@ struct Handover {
   using T = typename Tiling::T;
   static constexpr int kCols = Tiling::kTileN, kPitch = kCols * 2;
   static constexpr int kPacks = Tiling::kHandedPacks, kBytes = kPacks * 32 * 16;
-  /// Rows that a warp reads at once, and the lanes of each.
+  /// The packs of a row that lanes read, each by one, and of how many neighbouring rows a warp reads all by
+  /// how many reads: of 24 packs, 4 rows by 3 reads.
   static constexpr int kBeside = kHalves == Halves::kNone ? 1 : 2;
-  static constexpr int kLanes = kCols / kPack / kBeside, kRowsAtOnce = 32 / kLanes;
+  static constexpr int kLanes = kCols / kPack / kBeside;
+  static constexpr int kRowsAtOnce = 32 % kLanes == 0 ? 32 / kLanes : 4;
+  static constexpr int kTurns = kRowsAtOnce * kLanes / 32;
+  static_assert(kRowsAtOnce * kLanes % 32 == 0 && (kTurns == 1 || kBeside == 1), "all lanes read");
   /// How often a lane reads.
   static constexpr int kReads = kPacks / kBeside;
   static constexpr int kWarps = 8;
@@ -84,6 +88,22 @@ struct Handover {
     if (lane_of_warp() == 0) full->arrive();
   }
 
+  /// The row and the pack of a lane's first pack, and how many rows its nth one lies below that, and how many
+  /// packs to the right. Those of a column follow each other, kRowsAtOnce apart, in 16 rows, then come those of
+  /// another column.
+  __device__ __forceinline__ static constexpr int first_row(int lane) { return row_at(lane); }
+  __device__ __forceinline__ static constexpr int first_pack(int lane) {
+    return lane - row_at(lane) * kLanes;
+  }
+  __device__ __forceinline__ static constexpr int below(int nth, int lane) {
+    if constexpr (kTurns == 1) return nth * kRowsAtOnce;
+    return (nth < kReads ? 0 : 16) + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth, lane);
+  }
+  __device__ __forceinline__ static constexpr int beside(int nth, int lane) {
+    if constexpr (kTurns == 1) return 0;
+    return turn_of(nth) * 32 - rows_down(nth, lane) * kLanes;
+  }
+
   /// The nth pack of this lane of x.
   __device__ __forceinline__ void read(float (&values)[kPack], int nth) const {
     static_assert(kHalves == Halves::kNone, "the other half is read with it");
@@ -118,11 +138,25 @@ struct Handover {
   }
 
  private:
-  /// The nth word of 16 bytes of this lane, or the one beside it.
-  __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int beside) const {
-    const int lane = lane_of_warp(), row = nth * kRowsAtOnce + lane / kLanes;
-    const int word =
-        kHalves == Halves::kBetween ? lane % kLanes * 2 + beside : lane % kLanes + beside * kLanes;
+  /// The row of one of the packs of neighbouring rows: place / kLanes, without a wide multiplication, which
+  /// would hold up the product.
+  __device__ __forceinline__ static constexpr int row_at(int place) {
+    static_assert(kTurns == 1 || kLanes == 24, "43 / 1024 is a little more than 1 / 24");
+    return kTurns == 1 ? place / kLanes : place * 43 >> 10;
+  }
+  __device__ __forceinline__ static constexpr int turn_of(int nth) {
+    const int turn = nth / (16 / kRowsAtOnce);
+    return turn < kTurns ? turn : turn - kTurns;
+  }
+  /// The rows from a lane's first pack to that of the nth one's turn.
+  __device__ __forceinline__ static constexpr int rows_down(int nth, int lane) {
+    return row_at(turn_of(nth) * 32 + lane) - row_at(lane);
+  }
+  /// The nth word of 16 bytes of this lane, or the one of the other half.
+  __device__ __forceinline__ void read_word(uint32_t (&pairs)[4], int nth, int other) const {
+    const int lane = lane_of_warp(), row = below(nth, lane) + first_row(lane);
+    const int pack = first_pack(lane) + beside(nth, lane);
+    const int word = kHalves == Halves::kBetween ? pack * 2 + other : pack + other * kLanes;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
                  : "r"(rows + row * kPitch + (word ^ (row % 8)) * 16)

@@ -6,8 +6,9 @@
 // Where w is MN-major, which has 16 bits, it is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
 //
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
-// warpgroups multiply, and do nothing else. Four epilogue warps run the STORE of the last tile meanwhile:
-// beside wgmma an instruction of theirs is issued every five clocks or so without holding up the product,
+// warpgroups multiply. Four epilogue warps run the STORE of the tile before meanwhile; of the last tile,
+// beside which nothing is multiplied, the warpgroups run a half of it.
+// Beside wgmma an instruction of theirs is issued every five clocks or so without holding up the product,
 // but where it is a wide multiplication of integers, as dropout needs them:
 // docs/explanation/products.md.
 #pragma once
@@ -25,22 +26,12 @@ inline namespace FUSEDOPS_ABI {
 
 namespace gemm {
 
-/// The tilings that are compiled. Both warpgroups together on a large tile read a third less from the
-/// L2 cache and from shared memory; in turns on small tiles they need fewer rows and columns. kPacks: how
-/// many packs of a lane go through each functor together, 1, 2 or 4. Sums of factors of 8 bits take twice
-/// the registers, so that their tile is half as large.
-template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using Together =
-    Tiling<T, 128, sizeof(T) == 1 ? 128 : 256, sizeof(T) == 1 ? 6 : 3, false, kPacks, kMajor>;
-template <class T, int kPacks = 4, Major kMajor = Major::kK>
-using InTurns = Tiling<T, 128, 128, 5, true, kPacks, kMajor>;
-
 /// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
-/// warpgroup, 0 or 1. A tile that is `masked` has zeros.
+/// warpgroup, 0 or 1. A tile that is `masked` has zeros. Returns how often it has handed sums over.
 template <class Tiling, class Order, class Bias, class Masked, class Scales>
-__device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, const Order& order,
-                                         int k, const Bias& added, const Masked& masked,
-                                         const Scales& scales, int mine) {
+__device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const Order& order,
+                                        int k, const Bias& added, const Masked& masked,
+                                        const Scales& scales, int mine) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2,
             all_steps = stages_of<typename Tiling::Factor>(k);
@@ -52,7 +43,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
-  uint32_t parity = 0;
+  int handed = 0;
   int t = blockIdx.x / 2;
   if (kInTurns && mine == 1) {
     if (t < tiles) turn.pass_on();
@@ -68,8 +59,7 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
           ring.release(at.stage);
           at.next();
         }
-        to.pass(parity);
-        parity ^= 1;
+        to.pass(handed++ & 1);
         continue;
       }
     }
@@ -136,22 +126,37 @@ __device__ __forceinline__ void multiply(const typename Tiling::Ring& ring, cons
     if constexpr (kInTurns) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
-    to.write(sums, parity);
-    parity ^= 1;
+    to.write(sums, handed++ & 1);
   }
+  return handed;
+}
+
+/// Whether warps that have no more to multiply run the STORE of a half of their last sums: unless epilogue
+/// warps add up gradients, or a half is not two sets of packs.
+template <class Tiling, class Order, class Epilogue>
+__device__ constexpr bool shares_last() {
+  using Sums = Handover<Tiling, Order::kHalves>;
+  return !Epilogue::kSums && Sums::kReads / Tiling::kPacks % 4 == 0;
 }
 
 /// The role of an epilogue warp, the nth of four. Its packs are those of one of the four warps of a
 /// warpgroup, and where both warpgroups work on a tile, then of one of the other's.
+///
+/// Of the sums that a warp hands over last, it runs the STORE of the second half itself. handed: how often it
+/// has handed sums over, 0 for an epilogue warp; mine: its warpgroup.
 template <class Tiling, class Order, class Epilogue, class Rows, class Masked>
 __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, const Order& order,
                                              Epilogue epilogue, const Rows& rows,
-                                             const Masked& masked, int nth) {
+                                             const Masked& masked, int nth, int handed, int mine) {
   using Sums = Handover<Tiling, Order::kHalves>;
   constexpr bool kInTurns = Tiling::kInTurns;
   constexpr int kPacks = Tiling::kPacks, kSteps = Sums::kReads / kPacks;
-  static_assert(kSteps % 2 == 0, "two sets of packs");
+  constexpr int kOfLast = shares_last<Tiling, Order, Epilogue>() ? kSteps / 2 : kSteps;
+  // There are two sets of packs. Where those of a warp are no even number, the two warps of a tile alternate.
+  constexpr bool kAlternates = kSteps % 2 == 1;
+  static_assert(!kAlternates || !kInTurns, "a tile of both warpgroups");
   static_assert(16 % (kPacks * Sums::kRowsAtOnce) == 0, "of 16 neighbouring rows");
+  static_assert(Sums::kTurns == 1 || !Epilogue::kSums, "a lane adds up the rows of one column");
   const int tiles = order.count(), clusters = gridDim.x / 2;
   int row = 0, col = 0;
   bool is_masked = false, next_is_masked = false;
@@ -162,46 +167,59 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
     const auto tile = order.at(t);
     if constexpr (!Masked::kNever) next_is_masked = masked(tile);
     const int lane = lane_of_warp();
-    row = order.first_row(tile) + nth * 16 + lane / Sums::kLanes;
-    col = tile.col + lane % Sums::kLanes * kPack;
+    row = order.first_row(tile) + nth * 16 + Sums::first_row(lane);
+    col = tile.col + Sums::first_pack(lane) * kPack;
     start = order.start(rows, tile, row);
   };
   auto issue = [&](auto& next, int first) {
-    const int r = first * Sums::kRowsAtOnce;  // beyond 16, those of the other 64 rows
+    const int lane = Sums::kTurns == 1 ? 0 : lane_of_warp();
+    const int r = Sums::below(first, lane);  // beyond 16, those of the other 64 rows
     FUSEDOPS_UNROLL
     for (int i = 0; i < kPacks; ++i) {
       next.rows[i] = order.index(rows, start, row + r + r / 16 * 48, i * Sums::kRowsAtOnce);
     }
-    next.col = col;
+    next.col = col + Sums::beside(first, lane) * kPack;
     if (!next_is_masked) epilogue.issue(next);
   };
+  int count = 0, step = 0;
   int t = blockIdx.x / 2;
+  if (handed > 0) {
+    count = 2 * (handed - 1) + mine;
+    step = kOfLast;
+    t += (kInTurns ? count : handed - 1) * clusters;
+  }
   if (t < tiles) {
     find(t);
-    issue(packs[0], 0);
+    if (!kInTurns && mine == 1) row += 64;
+    issue(packs[0], step * kPacks);
   }
-  for (int count = 0; t < tiles; ++count) {
+  for (; t < tiles; count += kAlternates ? 2 : 1) {
     // Of a tile, one after another: both warpgroups, or the one whose turn it was.
     const int group = count % 2;
-    const Sums from(ring.scratch(), group * 4 + nth);
-    from.full->wait(count / 2 & 1);
-    const bool ends = kInTurns || group == 1;
+    const Sums first(ring.scratch(), group * 4 + nth), second(ring.scratch(), 4 + nth);
+    first.full->wait(count / 2 & 1);
+    if constexpr (kAlternates) second.full->wait(count / 2 & 1);
+    const bool ends = kInTurns || kAlternates || group == 1 || handed > 0;
+    const bool is_last = t + (kInTurns ? 2 : 1) * clusters >= tiles;
+    const int steps = is_last && handed == 0 ? kOfLast : kSteps;
     is_masked = next_is_masked;
     if constexpr (Epilogue::kSums) {
       if (kInTurns || group == 0) epilogue.begin(order.at(t), nth);
     }
-    if (ends) t += clusters;
+    if (ends) t += handed > 0 ? tiles : clusters;
 #pragma unroll 1
-    for (int step = 0; step < kSteps; step += 2) {
+    for (; step < steps; step += kAlternates ? 1 : 2) {
       unrolled<2>([&](auto parity) {
         constexpr int kHalf = decltype(parity)::value;
-        const int now = (step + kHalf) * kPacks;
-        const bool last = kHalf == 1 && step + 2 == kSteps;
-        if (last) {
+        const Sums& from = kAlternates && kHalf == 1 ? second : first;
+        const int now = (kAlternates ? step : step + kHalf) * kPacks;
+        const bool last = kAlternates ? step + 1 == steps : kHalf == 1 && step + 2 == steps;
+        if (kHalf == 1 && last) {
           row += 64;
           if (ends) find(min(t, tiles - 1));  // after the last tile in vain
         }
-        issue(packs[1 - kHalf], last ? 0 : now + kPacks);
+        const int next = now + (kAlternates && kHalf == 0 ? Sums::kReads : kPacks);
+        issue(packs[1 - kHalf], kHalf == 1 && last ? 0 : next);
         auto& these = packs[kHalf];
         if constexpr (!Masked::kNever) {
           if (is_masked) {
@@ -222,6 +240,7 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
         epilogue.run(these);
       });
     }
+    step = 0;
     if constexpr (Epilogue::kSums) {
       if (ends) epilogue.template end<Sums::kLanes>();
     }
@@ -249,12 +268,18 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
-  } else if (warp < 12) {
-    set_registers<Tiling, 168>();
-    multiply<Tiling>(ring, order, depth, added, masked, scales, warp / 4 - 1);
   } else {
-    set_registers<Tiling, 176 - kToProduce>();
-    run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp - 12);
+    int handed = 0;
+    const int mine = warp / 4 - 1;
+    if (warp < 12) {
+      set_registers<Tiling, Tiling::kRegisters>();
+      handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine);
+    } else {
+      set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
+    }
+    if (warp >= 12 || shares_last<Tiling, decltype(order), Epilogue>() && handed > 0) {
+      run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp % 4, handed, mine);
+    }
   }
   ring.end();
 }

@@ -206,12 +206,15 @@ struct Ring : Stages<kStages, (kTileM + kTileN) * kStageBytes, kScratch_ + kStag
     } else {
       copy_box(x, barrier, to, k, row, x_of);
     }
-    char* half = to + kBytesX + rank * (kBytesW / 2);
-    col += rank * order.apart();
+    // Of w's columns the second block copies a box of 64 less where there is an odd number of them.
+    constexpr int kFirst = kMajor == Major::kK ? kTileN / 2 : (kTileN / 2 + 63) / 64 * 64;
+    char* half = to + kBytesX + rank * (kFirst * kStageBytes);
+    col += rank * (order.apart() + kFirst - kTileN / 2);
     if constexpr (kMajor == Major::kK) {
       copy_box_to_both(w, barrier, half, k, col, w_of);
     } else {
-      for (int c = 0; c < kTileN / 2; c += 64) {
+      for (int c = 0; c < kFirst; c += 64) {
+        if (2 * kFirst > kTileN && rank * kFirst + c >= kTileN) continue;
         copy_box_to_both(w, barrier, half + c * kStageBytes, col + c, k, w_of);
       }
     }

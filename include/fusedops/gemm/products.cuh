@@ -28,9 +28,12 @@ struct Rounded<float8_e5m2> {
   using Type = bfloat16;
 };
 
-/// A tile of a product of two matrices of Factor, with 8 or 16 bits; what the kernels are compiled for.
+/// A tile of a product of two matrices of Factor, with 8 or 16 bits; what the kernels are compiled for. Which
+/// there are, `TILINGS` in schedule/architectures.py says.
 ///
-/// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one.
+/// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one: both
+/// together on a large tile read less from the L2 cache and from shared memory. kPacks: how many packs of a
+/// lane go through each functor together, 1, 2 or 4.
 template <class Factor_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
           Major kMajor>
 struct Tiling {
@@ -43,12 +46,13 @@ struct Tiling {
   static constexpr int kHalves = kInTurns ? kTileM / 64 : kTileM / 128;  // 64 rows of a warpgroup
   /// Instructions beside each other. One of 256 columns needs more registers than a thread of so large a
   /// block begins with, which ptxas refuses, whatever the thread takes later.
-  static constexpr int kAcross = kTileN / 128;
+  static constexpr int kAcross = kTileN > 192 ? 2 : 1;
   /// Whether the sum of each stage is added to the others by additions of float32. Tensor cores keep no
   /// more than 14 bits of a sum of products of 8 bits, so it has the registers of a second one.
   static constexpr bool kPromotes = sizeof(Factor) == 1;
-  static_assert((kPromotes ? 2 : 1) * kHalves * kTileN == 256,
-                "128 registers of a thread hold sums");
+  /// The registers of a thread that multiplies, and those of them that hold sums; the epilogue has the rest.
+  static constexpr int kSums = (kPromotes ? 2 : 1) * kHalves * kTileN / 2, kRegisters = kSums + 40;
+  static_assert(kSums <= 128 && kRegisters % 8 == 0, "as setmaxnreg takes them");
   /// What a warp hands over: packs of a lane.
   static constexpr int kHandedPacks = kHalves * kTileN / 16;
   static constexpr int kScratch = 8 * kHandedPacks * 512 + 128;  // Handover::kShared
@@ -57,7 +61,7 @@ struct Tiling {
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.
-  using Sums = float[kHalves * kAcross][64];
+  using Sums = float[kHalves * kAcross][kTileN / kAcross / 2];
 
   /// Issues the products of a stage. below: the first of the warpgroup's rows in the tile.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage,

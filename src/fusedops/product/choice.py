@@ -39,6 +39,7 @@ from fusedops.schedule.architectures import (
 from fusedops.schedule.features import ProductFeatures
 from fusedops.schedule.launch import ProductConfig
 from fusedops.schedule.lookup import product_config, remembered
+from fusedops.schedule.waves import quicker
 
 __all__ = [
     "HALVES_ALONE",
@@ -97,8 +98,13 @@ def decided(features: ProductFeatures, target: Target, forced: ProductConfig | N
     tiling = tilings.get(config.implementation)
     if tiling is None:
         return Choice(None, f"one kernel for both is {slower}")
-    storage = STORAGE[dtype]
-    return Choice(dataclasses.replace(tiling, dtype=storage), f"which is {faster}")
+    why = f"which is {faster}"
+    if config.rival in tilings:
+        first = tiling
+        tiling = quicker(first, tilings[config.rival], features, target.multiprocessors)
+        if tiling is not first:
+            why += f"; {tiling.name} in place of {first.name}, since its waves take less time"
+    return Choice(dataclasses.replace(tiling, dtype=STORAGE[dtype]), why)
 
 
 def choose(
@@ -304,7 +310,7 @@ def explained(
             None,
             "one kernel for both reads x and w by bulk copies, from rows that begin at multiples "
             "of 16 bytes, a bias that its sums begin with in the same way, and operands whose rows "
-            "are less than 2^29 elements apart, which these do not allow",
+            "are less than 2^28 elements apart, which these do not allow",
         )
     return choice
 

@@ -85,8 +85,9 @@ def choose(
 
 def _that_goes_back(choice: Choice) -> Choice:
     """The choice; two kernels in place of one that has no gradient."""
-    if choice.tiling is not None and not choice.tiling.several:
-        return Choice(None, "one kernel for few rows has no gradient")
+    tiling = choice.tiling
+    if tiling is not None and not (tiling.several and tiling.one_column):
+        return Choice(None, f"one kernel of the tiling {tiling.name} has no gradient")
     return choice
 
 
@@ -115,7 +116,7 @@ def features_of(
         return found
     # It reads z, and writes h beside dz.
     text = f"gradient of {epilogue.text}"
-    return found._replace(reads=found.reads + 1, writes=1, store=text)
+    return found._replace(reads=found.reads + 1, writes=1, store=text, gradient=True)
 
 
 class ProductBackward:

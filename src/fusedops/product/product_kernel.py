@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Product", "ProductPass", "build_or_warn", "factors_of", "is_near"]
 
-#: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 7
+#: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 12
 #: (`NearRow` in row/index.cuh).
-MOST_APART = 1 << 29
+MOST_APART = 1 << 28
 
 
 def factors_of(

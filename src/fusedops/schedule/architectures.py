@@ -45,7 +45,7 @@ class ProductTiling:
     """A tile of the product, and the form of the kernel.
 
     Attributes:
-        name: The C++ template in gemm/kernel.cuh.
+        name: What tuning files call it.
         dtype: The C++ type of the factors.
         rows, cols: The size of a tile.
         stages: The stages of the ring.
@@ -60,7 +60,8 @@ class ProductTiling:
         stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh:
             128 bytes.
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
-        several: Whether there is a kernel of many products, too, and one of a gradient.
+        several: Whether there is a kernel of many products, too, and, with `one_column`, of a
+            gradient.
     """
 
     name: str
@@ -82,8 +83,9 @@ class ProductTiling:
     @property
     def cpp(self) -> str:
         """The C++ type; kPacks is a constant of the source."""
-        major = ", gemm::Major::kMN" if self.mn_major else ""
-        return f"gemm::{self.name}<{self.dtype}, kPacks{major}>"
+        major = "kMN" if self.mn_major else "kK"
+        sizes = f"{self.rows}, {self.cols}, {self.stages}, {str(self.in_turns).lower()}"
+        return f"gemm::Tiling<{self.dtype}, {sizes}, kPacks, gemm::Major::{major}>"
 
     @property
     def source_options(self) -> tuple[object, ...]:
@@ -103,6 +105,14 @@ class ProductTiling:
             stage += self.cols * 2  # a bias
         handed = self.rows * self.cols * (4 if self.in_turns else 2)
         return 1024 + self.stages * stage + (handed + 128) + 2 * self.stages * 8
+
+    @property
+    def one_column(self) -> bool:
+        """Whether all packs of a tile that a lane of the STORE has are of the same columns.
+
+        Then it can add up its rows, for a gradient, and has both halves of a product.
+        """
+        return 32 % (self.cols // self.width) == 0
 
     @property
     def eight_bits(self) -> bool:
@@ -256,6 +266,7 @@ class ProductKernel(NamedTuple):
 
 _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
+    "Together192": ProductTiling("Together192", "half", 128, 192, 4),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
     "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }

@@ -144,6 +144,8 @@ class ProductFeatures(NamedTuple):
         dtype: That of the factors, "float16", "bfloat16" or one of 8 bits, "float8_e4m3fn".
         store: The functors after the product, as text (declare/text.py).
         along_k: Whether the factors have scales that change along the depth.
+        gradient: Whether the functors are those before the next product, through which its gradient
+            goes back.
     """
 
     rows: int
@@ -161,6 +163,7 @@ class ProductFeatures(NamedTuple):
     dtype: str
     store: str
     along_k: bool = False
+    gradient: bool = False
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

@@ -23,7 +23,7 @@ PREFETCHES = ("never", "per_thread", "bulk", "per_line", "across_rows")
 SUM_STORAGES = ("registers", "shared", "memory")
 
 #: What runs a matrix product and the functors after it: torch's product and a kernel, or one
-#: kernel, named by its C++ template.
+#: kernel, named by its tiling.
 IMPLEMENTATIONS = ("two_kernels", *TILINGS)
 
 
@@ -83,6 +83,9 @@ class ProductConfig(NamedTuple):
 
     Attributes:
         implementation: One of `IMPLEMENTATIONS`.
+        rival: A tiling that runs in its place where its waves take less time (waves.py); empty for
+            none.
     """
 
     implementation: str = IMPLEMENTATIONS[0]
+    rival: str = ""

@@ -168,7 +168,9 @@ def product_implementations(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]
     for file, _ in _files(arch, gpu):
         for rule in file.rules["product"]:
             if all(known[name] in wanted for name, wanted in rule.when.items() if name in known):
-                found.add(rule.fields["implementation"])
+                found.update(
+                    rule.fields[name] for name in ("implementation", "rival") if name in rule.fields
+                )
                 if rule.when.keys() <= known.keys():
                     return frozenset(found)
     return frozenset(found)

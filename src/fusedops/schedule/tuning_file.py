@@ -17,11 +17,11 @@ and a row
 `when` names features (features.py): a number, text or truth value, a list of them, or a range with
 `min`, `max` or both, which are included. `set` names fields of `LaunchConfig`, for a product those
 of `ProductConfig`. Each field is taken from the first row that matches and sets it, so that a row
-may decide one field and leave the others to the rows below it. Two fields can be given in another
-unit: `threads_per_block` in place of `rows_per_block`, and `prefetch_bytes` in place of
-`prefetch_distance`, in bytes on a device with `l2_bytes`. `percent` has what was measured in
-percent of the ceiling, `why` the reason or what the alternatives gave, `measured` on what and when;
-none of these is used.
+may decide one field and leave the others to the rows below it; a product has all from one row. Two
+fields can be given in another unit: `threads_per_block` in place of `rows_per_block`, and
+`prefetch_bytes` in place of `prefetch_distance`, in bytes on a device with `l2_bytes`. `percent`
+has what was measured in percent of the ceiling, `why` the reason or what the alternatives gave,
+`measured` on what and when; none of these is used.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ _FIELDS = {
     "independent": {k: kind for k, kind in _LAUNCH.items() if k != "prefetch_bytes"},
     "product": get_type_hints(ProductConfig),
 }
-_WORDS = {"prefetch": PREFETCHES, "sum_storage": SUM_STORAGES, "implementation": IMPLEMENTATIONS}
+_WORDS = {
+    "prefetch": PREFETCHES,
+    "sum_storage": SUM_STORAGES,
+    "implementation": IMPLEMENTATIONS,
+    "rival": ("", *IMPLEMENTATIONS[1:]),
+}
 _LEAST = {"rows_per_block": 1, "threads_per_block": 1, "persistent_threads_per_sm": 1}
 _NOTES = ("percent", "why", "measured")
 
@@ -219,7 +224,7 @@ def _rules(where: str, kind: str, rows: Any, total: bool) -> tuple[Rule, ...]:
         rules.append(rule)
     if total:
         given: frozenset[str] = frozenset().union(*(rule.sets for rule in rules if not rule.when))
-        wanted = (ProductConfig if kind == "product" else LaunchConfig)._fields
+        wanted = ("implementation",) if kind == "product" else LaunchConfig._fields
         if missing := [name for name in wanted if name not in given]:
             raise TuningFileError(
                 f"{where}: no row without conditions sets {', '.join(missing)}, so kernels that no "
@@ -246,6 +251,8 @@ def _rule(at: str, kind: str, row: Any) -> Rule:
     }
     for name, value in row["set"].items():
         _check_value(f"{at}: set {name}", name, _FIELDS[kind][name], value)
+    if "rival" in row["set"] and "implementation" not in row["set"]:
+        raise TuningFileError(f"{at}: set has a rival and no implementation; name what it is of")
     for unit, name in UNITS.items():
         if unit in row["set"] and name in row["set"]:
             raise TuningFileError(f"{at}: set has {unit} and {name}, which mean the same; keep one")
