@@ -211,17 +211,11 @@ class TestProducts:
         assert said[-1] == f"{count} of {count} kernels"
         products = [one for one in built if one.entry == "product"]
         tiles = {one.tile.name for one in products}
-<<<<<<< HEAD
-        assert tiles == {"Together", "InTurns"}
-        # Both tilings of each store in each dtype; a dropout has one more, for evaluation, and so
+        assert tiles == {*SEVERAL}
+        # All tilings of each store in each dtype; a dropout has one more, for evaluation, and so
         # have two stores, for a GPU's tanh.
         hardware = [store for store in gemm.STORES.values() if store.hardware is not None]
-        assert len(products) == 2 * 2 * (len(gemm.STORES) + 1 + len(hardware))
-=======
-        assert tiles == {*SEVERAL}
-        # All tilings of each store in each dtype; a dropout has one more, for evaluation.
-        assert len(products) == len(SEVERAL) * 2 * (len(gemm.STORES) + 1)
->>>>>>> tiles
+        assert len(products) == len(SEVERAL) * 2 * (len(gemm.STORES) + 1 + len(hardware))
 
 
 def failing(*_arguments):

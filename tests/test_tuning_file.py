@@ -46,7 +46,7 @@ COLUMNS = (
     4095,
     4096,
 )
-COLUMNS += (4097, 5120, 8192, 9001, 12289, 16384, 20480, 24576, 30522, 32768, 40000, 50257, 65536)
+COLUMNS += (4097, 5120, 8191, 8192, 9001, 12289, 16384, 20480, 24576, 30522, 32768, 40000, 50257, 65536)
 COLUMNS += (65537, 80000, 98304, 128256, 131072, 151936, 163840, 180000, 196608, 200000, 250000)
 COLUMNS += (262144, 262145, 300001, 524288, 600000)
 BYTES = ((2, 4), (4, 4), (8, 8), (2, 8))
@@ -308,6 +308,7 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",
         "Together",
+        "Together192",
         "InTurns",
         "FewRows",
     }

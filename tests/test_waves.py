@@ -80,8 +80,8 @@ def with_rival(monkeypatch):
 SIZES = (2048, 3072, 1024)
 
 
-def test_no_row_of_the_package_names_one():
-    assert chosen(OPS["layer"], *SIZES, b=(3072,))[0] == "Together"
+def test_a_row_of_the_package_names_one():
+    assert chosen(OPS["layer"], *SIZES, b=(3072,))[0] == "Together192"
 
 
 def test_a_row_that_names_one(with_rival):
