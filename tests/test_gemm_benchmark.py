@@ -212,8 +212,8 @@ class TestProducts:
         products = [one for one in built if one.entry == "product"]
         tiles = {one.tile.name for one in products}
         assert tiles == {*SEVERAL}
-        # All tilings of each store in each dtype; a dropout has one more, for evaluation. Two stores
-        # have one more with a GPU's tanh, of the tilings that are chosen at these sizes.
+        # All tilings of each store in each dtype; a dropout has one more, for evaluation. Some
+        # stores have one more with a GPU's tanh, of the tilings that are chosen at these sizes.
         hardware = [store for store in gemm.STORES.values() if store.hardware is not None]
         every = len(SEVERAL) * 2 * (len(gemm.STORES) + 1)
         assert len(products) == every + 2 * 2 * len(hardware)

@@ -183,8 +183,8 @@ struct LayerNorm {
   /// Whether the sum of deviations is skipped where it does not matter. One H200, percent of a copy:
   /// 131072 columns of 32 bits, 16 packs a thread, 76 so, and 93 without; 65536 of 16 bits 97 and 91.
   template <class Group, class Tile>
-  static constexpr bool kSkips = kFew<Group, Tile> || detail::takes_one_pass() || Tile::kPacks <= 8 ||
-                                 Tile::kWidth == 2;
+  static constexpr bool kSkips =
+      kFew<Group, Tile> || detail::takes_one_pass() || Tile::kPacks <= 8 || Tile::kWidth == 2;
   /// Whether deviations are computed again for their sum, which a branch would keep alive.
   template <class Group, class Tile>
   static constexpr bool kForgets = kSkips<Group, Tile> && !kFew<Group, Tile>;
