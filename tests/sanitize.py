@@ -126,6 +126,14 @@ def row_cases(relays: bool = True) -> Iterator[functools.partial[None]]:
         yield functools.partial(run, fo.LogSoftmax(), columns, {}, None, False)
         norm = fo.LayerNorm(store=[fo.Affine("g")])
         yield functools.partial(run, norm, columns, {"g": v}, None, False)
+    # Backward passes with a ring of rows, of which each block has several.
+    for columns in (4096, 4097, 8191, 12289):
+        v, u = torch.randn(2, columns, device="cuda", dtype=HALF).unbind()
+        x = torch.randn(700, columns, device="cuda", dtype=HALF)
+        added = fo.RMSNorm([fo.Residual("r", save="stream")], [fo.Affine("g")])
+        norm = fo.LayerNorm(store=[fo.Affine("g", "b")])
+        yield functools.partial(train, norm, (x,), {"g": v, "b": u})
+        yield functools.partial(train, added, (x,), {"g": v, "r": x.clone()})
 
 
 def run_rows(
@@ -201,10 +209,28 @@ def product_cases() -> Iterator[functools.partial[None]]:
         mask = torch.randn(2, 1, 1, 1, 616, device="cuda") > 1.5
         operands = {"s": 0.5, "b": bias, "m": mask}
         yield functools.partial(run_product, scores, (q, k.mT), operands, tiling)
+    # Groups of no rows, of fewer than a tile's and of more; halves of a product in one tile.
+    counts = torch.tensor([0, 3, 130, 400, 1], device="cuda")
+    x = torch.randn(534, 136, device="cuda", dtype=HALF)
+    w = torch.randn(5, 528, 136, device="cuda", dtype=HALF)
+    bias = torch.randn(5, 528, device="cuda", dtype=HALF)
+    gate = [fo.Gate("up", of="value")]
+    of_groups: list[tuple[fo.GroupedLinear, Operands]] = [
+        (fo.GroupedLinear([fo.Bias("b"), gelu()], by_expert="b"), {"b": bias}),
+        (fo.GroupedLinear(gate, halves="up"), {}),
+        (fo.GroupedLinear(gate, halves="up", interleaved=True), {}),
+    ]
+    for op, operands in of_groups:
+        given = {"offsets": counts, **operands}
+        yield functools.partial(run_product, op, (x, w), given, "Together", trains=False)
 
 
 def run_product(
-    op: fo.Linear | fo.MLP | fo.Matmul, factors: tuple[Tensor, ...], operands: Operands, tiling: str
+    op: fo.Linear | fo.MLP | fo.Matmul | fo.GroupedLinear,
+    factors: tuple[Tensor, ...],
+    operands: Operands,
+    tiling: str,
+    trains: bool = True,
 ) -> None:
     """A call without gradients, and one with: that of an MLP's hidden layer has the tiling, too."""
     with testing.force_launch(product=ProductConfig(tiling)):
@@ -212,7 +238,8 @@ def run_product(
             op(*factors, **operands)
         if testing.last_schedule() != tiling:
             raise RuntimeError(f"{op} ran as {testing.last_schedule()}, wanted {tiling}")
-        train(op, factors, operands)
+        if trains:
+            train(op, factors, operands)
 
 
 def train(op: Callable[..., object], inputs: tuple[Tensor, ...], operands: Operands) -> None:
