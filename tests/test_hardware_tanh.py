@@ -267,7 +267,7 @@ def test_modules_take_it():
     [
         (
             lambda: fo.GELU(hardware_tanh=True),
-            "GELU: hardware_tanh must be False here.*'gelu' is not computed by a tanh.*gelu_tanh",
+            "GELU: hardware_tanh must be False here.*by a tanh; say approximate='tanh'",
         ),
         (lambda: fo.Gate("g", "relu", hardware_tanh=True), "Gate: hardware_tanh must be False"),
     ],
@@ -282,6 +282,16 @@ def test_what_is_no_bool(name):
     kind, arguments, _ = FUNCTORS[name]
     with pytest.raises(TypeError, match=f"{kind.__name__}: hardware_tanh must be True or False"):
         kind(*arguments, hardware_tanh="yes")
+
+
+def test_a_gelu_of_keywords_is_traced():
+    @fo.functor(hardware_tanh=True)
+    def act(v):
+        return torch.nn.functional.gelu(input=v, approximate="tanh")
+
+    x = randn(3, 8)
+    wanted = torch.nn.functional.gelu(x, approximate="tanh")
+    torch.testing.assert_close(fo.Map(load=[act()])(x), wanted)
 
 
 def test_what_has_no_choice():

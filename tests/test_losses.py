@@ -693,3 +693,28 @@ def test_sizes_that_vary_are_one_program():
         x, labels = randn(rows, 30), labels_of((rows,), 30)
         torch.testing.assert_close(compiled(x, labels), op(x, target=labels, s=0.5))
     assert len(seen) == 1
+
+
+def test_soft_targets_are_checked():
+    op = fo.CrossEntropy(soft=True, lse=True, largest=True, entropy=True, label_smoothing=0.1)
+    target = torch.softmax(randn(5, 40, seed=2), -1)
+    assert fo.testing.check(op, randn(5, 40), target=target)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_an_infinite_logit_is_seen(soft):
+    """In the fused and in the unfused results alike."""
+    op = fo.CrossEntropy(reduction="none", lse=True, largest=True, soft=soft)
+    x = torch.tensor([[0.0, torch.inf], [1.0, 2.0]])
+    target = torch.full((2, 2), 0.5) if soft else torch.tensor([1, 1])
+    for found in (op(x, target=target), op.unfused(x, target=target)):
+        assert all(one[0].isnan() for one in found)
+        assert found.largest[1] == 2
+
+
+def test_rows_without_classes_have_a_graph():
+    """So a rank that has none of the classes goes back as the others do."""
+    x = torch.zeros(3, 0).requires_grad_()
+    found = fo.CrossEntropy(reduction="none", lse=True)(x, target=torch.full((3,), -100))
+    (of_x,) = torch.autograd.grad(found.loss.sum() + found.lse.sum(), x)
+    assert of_x.shape == (3, 0)

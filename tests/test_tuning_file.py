@@ -147,6 +147,16 @@ WRONG = {
         lambda f: f["product"][0]["set"].update(implementation="InCircles"),
         "product[0]: set implementation must be one of two_kernels, Together",
     ),
+    "a rival of two kernels": (
+        lambda f: f["product"][0].update(
+            set={"implementation": "two_kernels", "rival": "Together192"}
+        ),
+        "product[0]: set has a rival of 'two_kernels', whose time no model knows",
+    ),
+    "a rival for few rows": (
+        lambda f: f["product"][0].update(set={"implementation": "Together", "rival": "FewRows"}),
+        "product[0]: set rival must be",
+    ),
     "a rival of nothing": (
         lambda f: f["product"][0].update(set={"rival": "Together192"}),
         "product[0]: set has a rival and no implementation",

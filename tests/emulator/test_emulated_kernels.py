@@ -221,6 +221,26 @@ def test_rows_that_are_brought_ahead(case):
         assert same_bits(gradients["x"], first), "only sums over rows may have other bits"
 
 
+def test_a_gradient_whose_columns_lie_apart_leaves_one_by_one():
+    """Rows of x are dense and are brought ahead, and those of its gradient, made anew, are none."""
+    op, columns, rows = fo.RMSNorm(store=[fo.Affine("g")]), 1501, 270
+    x, dy = (randn(rows, columns, dtype=HALF, seed=seed).t() for seed in (1, 2))
+    x, g = x.detach().requires_grad_(), randn(columns, 1, dtype=HALF, seed=3)
+    found = []
+    for stages, leaves in ((2, True), (0, False)):
+        launch = LaunchConfig(
+            persistent=True,
+            persistent_threads_per_sm=128,
+            interleaved=True,
+            ring_stages=stages,
+            smem_staged=leaves,
+        )
+        with testing.force_launch(backward=launch), emulated("sm_90", "ascending"):
+            found += torch.autograd.grad(op(x, g=g, dim=0), x, dy)
+    assert found[0].stride() != x.stride()
+    assert same_bits(*found)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("columns", [2048, *exhaustive(4096)])
 def test_the_gradient_of_a_stream_is_brought_ahead(columns):

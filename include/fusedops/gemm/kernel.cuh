@@ -6,8 +6,8 @@
 // Where w is MN-major, which has 16 bits, it is x @ w. In a backward pass the gradient of a LOAD takes the place of the STORE (gemm/gradient.cuh).
 //
 // The warps of a block have three roles (warp specialization). One fills the ring of stages. Two
-// warpgroups multiply. Four epilogue warps run the STORE of the tile before meanwhile; of the last tile,
-// beside which nothing is multiplied, the warpgroups run a half of it.
+// warpgroups multiply. Four epilogue warps run the STORE of the tile before meanwhile; of its last tile,
+// when it has no more to multiply, a warpgroup runs half of the STORE itself.
 // Beside wgmma an instruction of theirs is issued every five clocks or so without holding up the product,
 // but where it is a wide multiplication of integers, as dropout needs them:
 // docs/explanation/products.md.
@@ -132,7 +132,7 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
 }
 
 /// Whether warps that have no more to multiply run the STORE of a half of their last sums: unless epilogue
-/// warps add up gradients, or a half is not two sets of packs.
+/// warps add up gradients, or the sets of packs of a half are no even number.
 template <class Tiling, class Order, class Epilogue>
 __device__ constexpr bool shares_last() {
   using Sums = Handover<Tiling, Order::kHalves>;
@@ -269,16 +269,22 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
   } else {
-    int handed = 0;
+    constexpr bool kShares = shares_last<Tiling, decltype(order), Epilogue>();
     const int mine = warp / 4 - 1;
+    auto store = [&](int handed) {
+      run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp % 4, handed, mine);
+    };
+    int handed = 0;
     if (warp < 12) {
       set_registers<Tiling, Tiling::kRegisters>();
       handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine);
     } else {
       set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
+      if constexpr (!kShares) store(0);
     }
-    if (warp >= 12 || shares_last<Tiling, decltype(order), Epilogue>() && handed > 0) {
-      run_epilogue<Tiling>(ring, order, epilogue, rows, masked, warp % 4, handed, mine);
+    // One text for both, which may use no more registers than either has.
+    if constexpr (kShares) {
+      if (warp >= 12 || handed > 0) store(handed);
     }
   }
   ring.end();

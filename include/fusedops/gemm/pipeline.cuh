@@ -3,7 +3,7 @@
 //
 // The ring of stages through which one producer hands parts of x and w to the warps that multiply.
 // Each stage has 128 bytes of the K numbers of a tile's rows. The two blocks of a cluster share w: each copies
-// one half of its rows, or of its columns where it is MN-major, to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
+// one half of its rows, or a part of its columns where it is MN-major, to both. PTX ISA, "cp.async.bulk.tensor", "mbarrier".
 #pragma once
 
 #include <fusedops/core/cluster.cuh>

@@ -34,7 +34,7 @@ using InSharedFlag = Flag<Target::kInShared>;
 
 }  // namespace detail
 
-/// kInShared: sums over rows that a block has in shared memory.
+/// kInShared: how many sums over rows a block has in shared memory.
 template <class Tile, class TargetList>
 struct Sinks;
 

@@ -75,10 +75,12 @@ def _struct(word: str, hardware_tanh: bool) -> str:
 def _check_of_tanh(functor: Functor, word: str) -> None:
     """Raise ValueError for an activation without a tanh that the hardware could compute."""
     if functor.hardware_tanh and word not in _OF_TANH:
-        near = "; that of 'gelu_tanh' can" if word == "gelu" else ""
+        cure = f"those that are: {', '.join(map(repr, _OF_TANH))}"
+        if isinstance(functor, GELU):
+            cure = "say approximate='tanh'"
         raise ValueError(
             f"{type(functor).__name__}: hardware_tanh must be False here, since {word!r} is not "
-            f"computed by a tanh{near}; those that are: {', '.join(map(repr, _OF_TANH))}"
+            f"computed by a tanh; {cure}"
         )
 
 

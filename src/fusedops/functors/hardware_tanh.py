@@ -46,6 +46,6 @@ class InSteps(TorchFunctionMode):
         given = kwargs or {}
         if func is functional.silu and len(args) == 1 and not given.get("inplace"):
             return ACTIVATIONS["silu"][0](args[0])
-        if func is functional.gelu and given.get("approximate") == "tanh":
+        if func is functional.gelu and len(args) == 1 and given.get("approximate") == "tanh":
             return ACTIVATIONS["gelu_tanh"][0](args[0])
         return func(*args, **given)

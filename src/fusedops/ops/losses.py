@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,8 +61,9 @@ class CrossEntropy(LossOfParts, RowOp):
         reduction: ``"mean"`` over the rows that are not ignored (NaN where there are none), the
             default; ``"sum"``; or ``"none"`` for one loss a row, of the shape of labels.
         lse, log_prob, entropy, largest, correct: Whether a call also returns ``lse``; ``log_prob =
-            v_target - lse``; the entropy of the row's softmax; its largest logit; and 1.0 where no
-            class is larger than the target's, else 0.0. Each is one number a row whatever the
+            v_target - lse``; the entropy of the row's softmax; its largest logit, NaN where a logit
+            is +inf or NaN; and 1.0 where no class is larger than the target's, else 0.0, as in a
+            row without classes or whose largest is NaN. Each is one number a row whatever the
             reduction, and 0 in a row that is ignored. All but the last two are differentiable.
             False by default.
         inplace: Whether the gradient of x is written to x's memory, which saves as much memory.
@@ -181,6 +183,11 @@ class CrossEntropy(LossOfParts, RowOp):
     @property
     def row_operands(self) -> tuple[str, ...]:
         return ("target",)
+
+    @functools.cached_property
+    def undifferentiated(self) -> frozenset[str]:
+        """The floating operands without a gradient: weights of classes among them."""
+        return super().undifferentiated.union(["target"] * self.soft)
 
     def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
         target: Any = arguments.get("target")
@@ -327,7 +334,7 @@ class CrossEntropy(LossOfParts, RowOp):
         gone = value == -torch.inf
         empty = gone.all(-1, keepdim=True)
         lse = torch.logsumexp(value.masked_fill(empty, 0.0), -1, keepdim=True)
-        lse = lse.masked_fill(empty, -torch.inf)
+        lse = lse.masked_fill(empty, -torch.inf).masked_fill(lse == torch.inf, torch.nan)
         log_p = (value - lse.masked_fill(lse == -torch.inf, 0.0)).masked_fill(gone, 0.0)
         weighed = torch.where(gone & (p != 0), torch.inf, -p * log_p)
         mean = log_p.sum(-1, keepdim=True) / (~gone).sum(-1, keepdim=True)

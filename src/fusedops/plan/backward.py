@@ -179,8 +179,9 @@ class Backward:
             several = call.geometry.rows > resident_rows(tile, call.target.multiprocessors)
             pack = tile.width * tile.features.element_bytes
             if dense and access == {pack} and several:
-                to = call.parts.get(("to",))
-                leaving = 0 if to is None else to.dtype.itemsize
+                to = call.views.get(("to",))
+                in_words = to is not None and to.placed[1:] == (1, 1)
+                leaving = call.parts[("to",)].dtype.itemsize if in_words else 0
                 found = with_ring(tile, gpu, sizes, pack, self.op.kept, leaving)
         if found is not None:
             return found

@@ -65,7 +65,7 @@ def chosen_for_groups(
     if tiling is None:
         return choice
     if tiling.in_turns or not (tiling.several and tiling.one_column):
-        return Choice(None, f"one kernel for groups is none of the tiling {tiling.name}")
+        return Choice(None, f"there is no kernel for groups of the tiling {tiling.name}")
     most = max(rows * groups, columns)
     if not 2 <= groups <= MOST_GROUPS or rows < 2 or most >= MOST_ROWS:
         return Choice(None, f"one kernel for both takes from 2 to {MOST_GROUPS} groups")

@@ -62,14 +62,14 @@ class LinearCrossEntropy(Op):
     is said of targets, masked classes and NaN, are those of `CrossEntropy`.
 
     Logits never exist whole, unless they are no more than w's gradient or all classes are one
-    block. A call that returns its loss alone makes the gradient of x in the forward pass, of chunks
-    of rows, and that of w in the backward pass, of blocks of classes, which it multiplies again:
-    the sums of both are those of a product, in float32. Beside x, w and their gradients that takes
-    the logits of a block, as large as x. Where w has at most twice as many classes as x has rows,
-    the gradient of a part of w is made in the forward pass as well, and added up in float32: of as
-    many classes as have a sum no larger than x, at last of all. That saves up to one of four
-    products. Such gradients are rounded before they are multiplied by that of the loss, and once
-    more after it.
+    block. A call of whose results the loss alone has a gradient makes that of x in the forward
+    pass, of chunks of rows, and that of w in the backward pass, of blocks of classes, which it
+    multiplies again: the sums of both are those of a product, in float32. Beside x, w and their
+    gradients that takes the logits of a block, as large as x. Where w has at most twice as many
+    classes as x has rows, the gradient of a part of w is made in the forward pass as well, and
+    added up in float32: of as many classes as have a sum no larger than x, at last of all. That
+    saves up to one of four products. Such gradients are rounded before they are multiplied by that
+    of the loss, and once more after it.
 
     Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
     memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and

@@ -48,7 +48,7 @@ class Evaluation:
         inexact: Site | None = None,
     ) -> None:
         leaves = {}
-        own = bound.op.row_operands
+        own = {*bound.op.row_operands}.difference(bound.op.row_roles)
         of_rows = [1 if d in bound.reduced else size for d, size in enumerate(bound.x.shape)]
         pair = bound.op.pair
         as_they_are = {*bound.tables, *(one.name for one in (pair.operands() if pair else ()))}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -224,10 +224,12 @@ class Chain:
         op = self._bound.op
         operands = self._row_operands(value)
         if self.columns == 0:
-            result, found = value, op.reference_of_nothing(value, *operands)
+            known: Mapping[str, Tensor] = op.reference_of_nothing(value, *operands)
+            # Made of x, if by adding nothing: a rank without columns goes back as others do.
+            result, known = value, {name: one + value.sum(-1) for name, one in known.items()}
         else:
-            result, found = op.reference(value, *operands)
-        returned = {name: found[name] for name in op.outputs if name in op.statistics}
+            result, known = op.reference(value, *operands)
+        returned = {name: known[name] for name in op.outputs if name in op.statistics}
         constant = returned.keys() - {*op.joining}
         return result, {k: v.detach() if k in constant else v for k, v in returned.items()}
 

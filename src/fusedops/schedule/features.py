@@ -77,8 +77,8 @@ class BackwardFeatures(NamedTuple):
         groups: Fewest sums that one of these gradients consists of, each over a group of rows; 0
             without.
         bulk_rows: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows
-            of x and of the gradient of y are whole aligned packs, and the LOAD has no functors,
-            which may read x again.
+            of x and of the gradient of y are dense, and the LOAD has no functors, which may read x
+            again.
         sharing: As in `ForwardFeatures`.
     """
 

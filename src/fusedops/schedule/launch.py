@@ -56,7 +56,7 @@ class LaunchConfig(NamedTuple):
             but x (row/abreast.cuh); 1 where they do not.
         ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
             (row/ring.cuh), where the LOAD has no functors; 0 for none. Operands of the STORE that
-            all rows share are in registers then.
+            all rows share are in registers then, where packs have several columns.
     """
 
     rows_per_block: int = 1

@@ -168,9 +168,8 @@ def product_implementations(arch: str, gpu: Gpu, **known: Any) -> frozenset[str]
     for file, _ in _files(arch, gpu):
         for rule in file.rules["product"]:
             if all(known[name] in wanted for name, wanted in rule.when.items() if name in known):
-                found.update(
-                    rule.fields[name] for name in ("implementation", "rival") if name in rule.fields
-                )
+                names = (rule.fields.get(name) for name in ("implementation", "rival"))
+                found.update(filter(None, names))
                 if rule.when.keys() <= known.keys():
                     return frozenset(found)
     return frozenset(found)

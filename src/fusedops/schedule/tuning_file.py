@@ -30,6 +30,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.features import (
     BackwardFeatures,
     ForwardFeatures,
@@ -69,11 +70,13 @@ _FIELDS = {
     "independent": {k: kind for k, kind in _LAUNCH.items() if k != "prefetch_bytes"},
     "product": get_type_hints(ProductConfig),
 }
+#: The tilings whose tiles run in waves, which may have a rival and be one.
+_IN_WAVES = tuple(name for name, one in TILINGS.items() if one.several)
 _WORDS = {
     "prefetch": PREFETCHES,
     "sum_storage": SUM_STORAGES,
     "implementation": IMPLEMENTATIONS,
-    "rival": ("", *IMPLEMENTATIONS[1:]),
+    "rival": ("", *_IN_WAVES),
 }
 _LEAST = {"rows_per_block": 1, "threads_per_block": 1, "persistent_threads_per_sm": 1}
 _NOTES = ("percent", "why", "measured")
@@ -253,6 +256,11 @@ def _rule(at: str, kind: str, row: Any) -> Rule:
         _check_value(f"{at}: set {name}", name, _FIELDS[kind][name], value)
     if "rival" in row["set"] and "implementation" not in row["set"]:
         raise TuningFileError(f"{at}: set has a rival and no implementation; name what it is of")
+    if row["set"].get("rival") and (first := row["set"]["implementation"]) not in _IN_WAVES:
+        raise TuningFileError(
+            f"{at}: set has a rival of {first!r}, whose time no model knows; the implementation "
+            f"must be one of {', '.join(_IN_WAVES)}"
+        )
     for unit, name in UNITS.items():
         if unit in row["set"] and name in row["set"]:
             raise TuningFileError(f"{at}: set has {unit} and {name}, which mean the same; keep one")
@@ -281,7 +289,8 @@ def _check_value(at: str, name: str, kind: Any, value: Any) -> None:
     if type(value) is not kind:
         raise TuningFileError(f"{at} must be {_said(kind)}, got {value!r}")
     if name in _WORDS and value not in _WORDS[name]:
-        raise TuningFileError(f"{at} must be one of {', '.join(_WORDS[name])}, got {value!r}")
+        words = ", ".join(word or "an empty word" for word in _WORDS[name])
+        raise TuningFileError(f"{at} must be one of {words}, got {value!r}")
     if kind is int and value < _LEAST.get(name, 0):
         raise TuningFileError(f"{at} must be {_LEAST.get(name, 0)} at least, got {value!r}")
 
