@@ -298,10 +298,11 @@ def may_be_one(monkeypatch, answer=True):
     return asked
 
 
-def check_resources(variant):
-    """No register of a product's kernel spills, and no wgmma waits for another."""
+def check_resources(variant, fewer=False):
+    """No register spills, with fewer packs at a time if those may be, and no wgmma waits."""
     _, log = nvrtc.compile_cuda(variant.source, variant.arch, [nvrtc.RESOURCES])
     assert "registers" in log, "no report, so that nothing would be found"
+    assert fewer or "registers spill" not in log, log
     assert "C75" not in log, log  # wgmma that waits for one another, or for what ptxas adds
     spilled = [line for line in log.splitlines() if "bytes spill" in line]
     assert spilled, log
