@@ -325,7 +325,7 @@ class CrossEntropy(LossOfParts, RowOp):
             "lse": lse,
             "log_prob": at - lse,
             "entropy": entropy.masked_fill(empty, torch.nan),
-            "largest": _largest(value, lse),
+            "largest": largest.where(lse == lse, torch.nan),
             "correct": ((at >= largest) & ~empty & (lse == lse)).to(value.dtype),
         }
         return value, {name: one.masked_fill(ignored, 0.0)[..., 0] for name, one in found.items()}
@@ -344,7 +344,7 @@ class CrossEntropy(LossOfParts, RowOp):
             "loss": loss.masked_fill(empty, torch.nan),
             "lse": lse,
             "entropy": entropy.masked_fill(empty, torch.nan),
-            "largest": _largest(value, lse),
+            "largest": value.detach().amax(-1, keepdim=True).where(lse == lse, torch.nan),
         }
         return value, {name: one[..., 0] for name, one in found.items()}
 
@@ -396,8 +396,3 @@ class CrossEntropy(LossOfParts, RowOp):
         if name == "loss":
             sizes = sizes + self.constants["z_loss"] * sizes.square()
         return sizes * (1 + spread) if name == "entropy" else sizes
-
-
-def _largest(value: Tensor, lse: Tensor) -> Tensor:
-    """The largest of each row, NaN as their logsumexp is; autograd sees none of it."""
-    return value.detach().amax(-1, keepdim=True).where(lse == lse, torch.nan)
