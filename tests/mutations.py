@@ -132,7 +132,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a sigmoid by the hardware's tanh of all of its argument",
-        "include/fusedops/core/pointwise.cuh",
+        "include/fusedops/core/hardware_tanh.cuh",
         "::fmaf(0.5f, tanh(0.5f * x), 0.5f)",
         "::fmaf(0.5f, tanh(x), 0.5f)",
         "emulator/test_emulated_hardware_tanh.py::test_elements_reach_their_bounds_and_no_more[silu]",

@@ -15,7 +15,7 @@
 //   softcap(30.0f), softcap(operand)  cap * tanh(v / cap)     gradient 0: cap
 //   activation<Silu>()              silu(v); or Gelu, GeluTanh, Relu, SquaredRelu, Sigmoid, Tanh
 //   activation<SiluBy<pointwise::HardwareTanh>>()  the same by a GPU's tanh, of 11 bits; or GeluTanhBy,
-//                                   SigmoidBy, TanhBy, for gates too (core/pointwise.cuh)
+//                                   SigmoidBy, TanhBy, for gates too (core/hardware_tanh.cuh)
 //   leaky_relu(0.1f), leaky_relu(operand)  v > 0 ? v : v * slope     gradient 0: slope
 //   gate<Silu>(operand)             v * silu(g)               gradient 0: g
 //   gated<Silu>(operand)            silu(v) * g               gradient 0: g

@@ -6,7 +6,7 @@
 // that are made of tanh take it from a By, pointwise::Precise or pointwise::HardwareTanh.
 #pragma once
 
-#include <fusedops/core/pointwise.cuh>
+#include <fusedops/core/hardware_tanh.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {

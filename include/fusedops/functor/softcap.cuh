@@ -5,7 +5,7 @@
 // tanh is computed by: pointwise::Precise or pointwise::HardwareTanh.
 #pragma once
 
-#include <fusedops/core/pointwise.cuh>
+#include <fusedops/core/hardware_tanh.cuh>
 #include <fusedops/row/view.cuh>
 
 namespace fusedops {

@@ -20,7 +20,7 @@ _OF_TANH = re.compile(r"\bpointwise::(tanh|sigmoid)\(")
 
 
 def with_hardware_tanh(program: Program) -> Program:
-    """The same with tanh, and sigmoid by it, by the instruction (core/pointwise.cuh)."""
+    """The same with tanh, and sigmoid by it, by the instruction (core/hardware_tanh.cuh)."""
 
     def by_it(text: str) -> str:
         return _OF_TANH.sub(r"pointwise::HardwareTanh::\1(", text)

@@ -388,6 +388,7 @@ def _functor(
         "function": staticmethod(function),
         "integers": frozenset(integers),
         "hardware_tanh": hardware_tanh,
+        "header": "core/hardware_tanh.cuh" if hardware_tanh else UserFunctor.header,
         "__doc__": function.__doc__,
         "__wrapped__": staticmethod(function),
         "__qualname__": function.__qualname__,
