@@ -20,7 +20,7 @@ part's numbers count; a product's are differentiated at once, by what is kept of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,33 @@ __all__ = ["LossOfParts", "constants_of_part", "mean_of_part", "target_of_part",
 
 #: The target of an ignored row in a part, whose targets are counted from its first class.
 _IGNORED = -1
+
+
+class _Shared(NamedTuple):
+    """A number of a row that each rank finds of its own classes.
+
+    Attributes:
+        name: That of a result of the part's op, or what is made of these.
+        said: What it is, for messages.
+        of_none: What it is of no classes.
+    """
+
+    name: str
+    said: str
+    of_none: float = 0.0
+
+
+#: In the order in which they lie side by side.
+_SHARED = (
+    _Shared("lse", "the logarithm of each row's sum", -torch.inf),
+    _Shared("loss", "its loss"),
+    _Shared("weight", "the sum of its weights"),
+    _Shared("target", "its target's logit"),
+    _Shared("mean", "the mean of its logits"),
+    _Shared("entropy", "its entropy"),
+    _Shared("largest", "its largest logit", -torch.inf),
+    _Shared("correct", "whether that is its target's"),
+)
 
 
 def constants_of_part(constants: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,14 +129,17 @@ class LossOfParts:
 
     @property
     def row_parts(self) -> RowParts:
+        said = ", ".join(one.said for one in self._shared)
         own = constants_of_part(self.constants)
-        said = ["the logarithm of each row's sum"]
-        said += ["its loss", "the sum of its weights"] if self.soft else ["its target's logit"]
-        said += ["the mean of its logits"] * (self.constants["label_smoothing"] > 0)
-        said += ["its entropy"] * ("entropy" in self.constants)
-        said += ["its largest logit"] * ("largest" in own)
-        said += ["whether that is its target's"] * ("correct" in own)
-        return RowParts(len(said), ", ".join(said), scale=False, own=own)
+        return RowParts(len(self._shared), said, scale=False, own=own)
+
+    @property
+    def _shared(self) -> list[_Shared]:
+        """The numbers of a row that ranks share, in their order."""
+        own = constants_of_part(self.constants)
+        smooths = self.constants["label_smoothing"] > 0
+        there = {*own, *(("loss", "weight") if self.soft else ("target",)), *["mean"] * smooths}
+        return [one for one in _SHARED if one.name in there]
 
     @property
     def whole_only(self) -> str:
@@ -150,27 +180,21 @@ class LossOfParts:
             held: What these hold of each row's target (`target_of_part`).
             share: How many of all classes they are, in [0, 1].
         """
-        numbers = [found["lse"]]
+        made = {**found}
         if self.soft:
-            numbers += [found["loss"], held.to(found["lse"].dtype)]
+            made["weight"] = held.to(found["lse"].dtype)
         else:
-            numbers.append(torch.where(held, value_of_target(found), 0.0))
+            made["target"] = torch.where(held, value_of_target(found), 0.0)
         if self.constants["label_smoothing"] > 0:
-            numbers.append(mean_of_part(found) * share)
-        if "entropy" in self.constants:
-            numbers.append(found["entropy"])
-        nothing = [-torch.inf, *[0.0] * (len(numbers) - 1)]
-        if "largest" in found:
-            numbers.append(found["largest"])
-            nothing.append(-torch.inf)
+            made["mean"] = mean_of_part(found) * share
         if "correct" in found:
-            numbers.append(torch.where(held, found["correct"], 0.0))
-            nothing.append(0.0)
+            made["correct"] = torch.where(held, found["correct"], 0.0)
+        numbers = [made[one.name] for one in self._shared]
         if share == 0:  # of no classes, made of these since all ranks must have the same graph
             everywhere = torch.ones_like(held, dtype=torch.bool)
             numbers = [
-                one.masked_fill(everywhere, of_none)
-                for one, of_none in zip(numbers, nothing, strict=True)
+                number.masked_fill(everywhere, one.of_none)
+                for number, one in zip(numbers, self._shared, strict=True)
             ]
         return torch.stack(numbers, -1)
 
@@ -182,17 +206,12 @@ class LossOfParts:
             target: The class of each row.
             classes: How many there are.
         """
-        lse, at, *more = numbers.movedim(-2, 0).unbind(-1)
-        own, parts, mean = constants_of_part(self.constants), {"lse": lse}, None
+        names = [one.name for one in self._shared]
+        parts = dict(zip(names, numbers.movedim(-2, 0).unbind(-1), strict=True))
         if self.soft:
-            weight = more.pop(0)
-        elif self.constants["label_smoothing"] > 0:
-            mean = more.pop(0).sum(0)
-        names = [name for name in ("entropy", "largest", "correct") if name in own]
-        parts.update(zip(names, more, strict=True))
-        if self.soft:
-            return self._joined_weights(parts, at, weight)
-        return self.joined(parts, at.sum(0), mean, target, classes)
+            return self._joined_weights(parts, parts["loss"], parts["weight"])
+        mean = parts["mean"].sum(0) if "mean" in parts else None
+        return self.joined(parts, parts["target"].sum(0), mean, target, classes)
 
     def joined_blocks(
         self, parts: Mapping[str, Tensor], target: Tensor, columns: int, classes: int
@@ -288,9 +307,9 @@ class LossOfParts:
         if "largest" in parts:
             largest = parts["largest"].detach()
             found["largest"] = largest.amax(0)
-        if "correct" in parts:
-            hits = parts["correct"].detach() * (largest >= found["largest"])
-            found["correct"] = hits.amax(0)
+            if "correct" in parts:
+                hits = parts["correct"].detach() * (largest >= found["largest"])
+                found["correct"] = hits.amax(0)
         return found
 
     def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
