@@ -175,6 +175,17 @@ AHEAD = [
 ]
 
 
+def in_ring(stages, interleaved=True, **fields):
+    """A launch whose blocks stay, with so many rows ahead in shared memory."""
+    return LaunchConfig(
+        persistent=True,
+        persistent_threads_per_sm=128,
+        interleaved=interleaved,
+        ring_stages=stages,
+        **fields,
+    )
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -205,14 +216,7 @@ def test_rows_that_are_brought_ahead(case):
         x = torch.empty(x.numel() + 2, dtype=dtype)[2:].view_as(x).copy_(x)
     upstream = upstream_of(chain, x, operands)
     for interleaved, stages, leaves, sums in AHEAD[:count]:
-        launch = LaunchConfig(
-            persistent=True,
-            persistent_threads_per_sm=128,
-            interleaved=interleaved,
-            ring_stages=stages,
-            smem_staged=leaves,
-            sum_storage=sums,
-        )
+        launch = in_ring(stages, interleaved=interleaved, smem_staged=leaves, sum_storage=sums)
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("random",))
             with emulated("sm_90", "ascending"):
@@ -228,13 +232,7 @@ def test_a_gradient_whose_columns_lie_apart_leaves_one_by_one():
     x, g = x.detach().requires_grad_(), randn(columns, 1, dtype=HALF, seed=3)
     found = []
     for stages, leaves in ((2, True), (0, False)):
-        launch = LaunchConfig(
-            persistent=True,
-            persistent_threads_per_sm=128,
-            interleaved=True,
-            ring_stages=stages,
-            smem_staged=leaves,
-        )
+        launch = in_ring(stages, smem_staged=leaves)
         with testing.force_launch(backward=launch), emulated("sm_90", "ascending"):
             found += torch.autograd.grad(op(x, g=g, dim=0), x, dy)
     assert found[0].stride() != x.stride()
@@ -256,9 +254,7 @@ def test_the_gradient_of_a_stream_is_brought_ahead(columns):
     operands = {"r": r, "gamma": randn(columns, dtype=dtype, seed=3)}
     upstream, first = upstream_of(chain, x, operands), None
     for stages in (2, 3, 0):
-        launch = LaunchConfig(
-            persistent=True, persistent_threads_per_sm=128, interleaved=True, ring_stages=stages
-        )
+        launch = in_ring(stages)
         with testing.force_launch(backward=launch):
             verify_call(chain, x, operands, orders=("random",))
             with emulated("sm_90", "ascending"):
