@@ -29,32 +29,11 @@ CHAINS = {
 }
 #: Beside the rows of the CSV: what, where, who takes less time, and how much less.
 SEEN = (
-    "Products are in float16, QuACK's tiles those that its trials find; four of the seven sizes "
-    "were measured on 2026-11-29 on one NVIDIA H200 (driver 580, torch 2.11.0), the rest, and the "
-    "host's time, at 9bf4d56 on 2026-11-28. Less time is a share of fusedops' time. Norms and "
-    "softmaxes are in the next table, where who is faster is bold."
+    "Products, norms and softmaxes are in their own tables, where who is faster is bold. The time "
+    "of the host was measured at 9bf4d56 on 2026-11-28, beside one NVIDIA H200 (driver 580, torch "
+    "2.11.0). Less time is a share of fusedops' time."
 )
 SEEN_OTHERS = (
-    (
-        "Linear with a softcap of one's own",
-        "K = 1024; K = 4096; 10007 x 3000 x 1000",
-        "QuACK",
-        "11 to 13 %; 4 to 10 %; 17 to 18 %",
-    ),
-    (
-        "Linear with bias and GELU",
-        "16384 x 1024 x 1024, 16384 x 4096 x 1024; 16384 x 1024 x 4096, 8192 x 12288 x 4096; "
-        "512 x 4096 x 4096, 10007 x 3000 x 1000",
-        "QuACK",
-        "7 %; 2 to 6 %; 7 to 10 %",
-    ),
-    ("", "512 x 4096 x 4096, 10007 x 3000 x 1000", "cuBLASLt's epilogue", "1 to 5 %"),
-    (
-        "Linear with a gate of one's own",
-        "512 x 4096 x 4096, 10007 x 3000 x 1000",
-        "QuACK",
-        "4 to 7 %",
-    ),
     (
         "LayerNorm module, both passes, time of the host, autograd nodes in Python",
         "8 x 1024",
@@ -68,6 +47,21 @@ SEEN_OTHERS = (
         "47 %",
     ),
 )
+#: STOREs of products by the first words of their cases, and who computes them too.
+STORES = {
+    "bias, GELU": "bias and GELU",
+    "bias, dropout, residual": "bias, dropout, residual",
+    "a softcap of one's own": "softcap of one's own",
+    "a gate of one's own": "gate of one's own",
+}
+BESIDE_PRODUCTS = (
+    "torch eager",
+    "torch.compile",
+    "torch.compile, max-autotune",
+    "cuBLASLt's epilogue",
+    "QuACK gemm_epilogue",
+)
+HARDWARE = "fusedops, hardware_tanh"
 TRAINED = {**OPS, "residual_rms_norm": "sum and RMSNorm"}
 LEVEL = 0.01  # Closer than this nobody is first.
 HEAD = """# Figures
@@ -249,27 +243,28 @@ def _ceiling(rows: Sequence[Cells]) -> str:
 
 def _products(rows: Sequence[Cells]) -> str:
     lines, used = [], []
-    sizes = ("16384 x 1024 x 1024", "16384 x 4096 x 1024", "16384 x 1024 x 4096")
-    sizes += ("8192 x 12288 x 4096", "4096 x 4096 x 4096", "512 x 4096 x 4096")
-    cases = [
-        (f"{name}, {size}", f"{short}, float16, {size}, forward")
-        for name, short in (
-            ("Linear with bias and GELU", "bias, GELU"),
-            ("Linear with bias, dropout, residual", "bias, dropout, residual"),
-        )
-        for size in sizes
-    ]
-    block = "block 1024 -> 4096 -> 1024, float16, 16384 rows, forward and backward"
-    cases.append(("MLP 1024 to 4096 to 1024, 16384 rows, both passes", block))
-    peers = ("torch eager", "torch.compile", "cuBLASLt's epilogue", "QuACK gemm_epilogue")
-    peers = tuple(by for by in peers if any(row["by"] == by for row in rows))
-    for name, case in cases:
-        found = of_case(rows, "gemm", case)
-        lines.append([name, *_ratios(found, peers)])
-        used += [found[by] for by in peers if _has(found, by)]
-    return f"## Matrix products\n\nM x N x K, float16, forward. {_where(used)}\n\n" + _table(
-        ["op", *(f"beside {by}" for by in peers)], lines
+    cases = dict.fromkeys(row["case"] for row in rows if row["part"] == "gemm")
+    for name, said in STORES.items():
+        for case in [case for case in cases if case.startswith(f"{name}, float16, ")]:
+            size = case.removeprefix(f"{name}, float16, ").removesuffix(", forward")
+            lines.append([f"Linear, {said}", size, *_beside_products(rows, case, used)])
+    (block,) = [case for case in cases if case.startswith("block") and ", float16, " in case]
+    said = "MLP 1024 to 4096 to 1024, both passes"
+    lines.append([said, "16384 rows", *_beside_products(rows, block, used)])
+    head = ["op", "M x N x K", *BESIDE_PRODUCTS, "with `hardware_tanh`", "first"]
+    return (
+        "## Matrix products\n\nfloat16, forward. QuACK's tiles are those that its trials find, and "
+        "it takes tanh from the hardware, as `hardware_tanh=True` does. *First* is as above, and "
+        f"leaves that out. {_where(used)}\n\n" + _table(head, lines)
     )
+
+
+def _beside_products(rows: Sequence[Cells], case: str, used: list[Cells]) -> list[str]:
+    """The columns of a product after its size; the rows that they are from go to `used`."""
+    found = of_case(rows, "gemm", case)
+    used += [found[by] for by in (*BESIDE_PRODUCTS, HARDWARE) if _has(found, by)]
+    ratios = {by: float(found[by]["ratio"]) for by in BESIDE_PRODUCTS if _has(found, by)}
+    return [*_ratios(found, (*BESIDE_PRODUCTS, HARDWARE)), _first(ratios)]
 
 
 def _cpu(rows: Sequence[Cells]) -> str:
