@@ -4,14 +4,16 @@
 
 Sizes of mixtures of experts, each with equal groups and with skewed ones. Against is the product
 alone. bfloat16, since torch multiplies groups of no other dtype without waiting for the device.
+QuACK's product with SwiGLU has no part of autograd, so it is measured forward alone.
 """
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from gemm import Ways, compared
+from gemm import Ways, compared, has_quack
 from points import Selection
 from results import Result
 from timing import queue_seconds
@@ -22,6 +24,7 @@ from training import step
 import fusedops as fo
 
 HALF = torch.bfloat16
+QUACK = "QuACK gemm_gated"
 #: So far from torch's result, as a relative norm, is rounding.
 NEAR = 0.01
 
@@ -106,10 +109,14 @@ def _measured(size: Size, kind: str, device: str) -> Iterator[Result]:
         "torch.compile": functools.partial(compiled, x, w, ends),
         "torch eager": functools.partial(swiglu, x, w, ends),
     }
+    alone: dict[str, Callable[[], Tensor]] = {}
+    if has_quack(device):
+        by_quack, starts = importlib.import_module("quack_gemm").grouped_swiglu, ends.new_zeros(1)
+        alone[QUACK] = functools.partial(by_quack, x, w, torch.cat([starts, ends]))
     product = queue_seconds([functools.partial(grouped, x, w, ends)])
     what = f"{rows} rows, {kind}, {experts} experts of {columns} x 2 x {hidden}"
     moved = HALF.itemsize * (x.numel() + w.numel() + rows * hidden)
-    yield from _timed(f"SwiGLU, {what}", ways, [x, w], moved, product)
+    yield from _timed(f"SwiGLU, {what}", ways, alone, [x, w], moved, product)
 
     module = fo.nn.Experts(experts, columns, hidden, device=device, dtype=HALF)
     nn.init.normal_(module.gate_up_proj, std=columns**-0.5)
@@ -123,28 +130,32 @@ def _measured(size: Size, kind: str, device: str) -> Iterator[Result]:
         "torch.compile": functools.partial(whole, *plain),
         "torch eager": functools.partial(block, *plain),
     }
-    yield from _timed(f"experts, {what}", ways, [given, weight, *parameters], 0, 0.0)
+    yield from _timed(f"experts, {what}", ways, {}, [given, weight, *parameters], 0, 0.0)
 
 
 def _timed(
     name: str,
     calls: dict[str, Callable[[], Tensor]],
+    alone: dict[str, Callable[[], Tensor]],
     leaves: list[Tensor],
     moved: int,
     product: float,
 ) -> Iterator[Result]:
-    """Forward and steps of these calls, whose results are compared with eager torch's first."""
+    """Forward and steps of these calls, whose results are compared with eager torch's first.
+
+    Those of `alone` have no step.
+    """
     ways, back = Ways(), Ways()
     with torch.no_grad():
         wanted = calls["torch eager"]()
-        for by, call in calls.items():
+        for by, call in (calls | alone).items():
             ways.prepare(by, call, functools.partial(_check, call, wanted))
         taken = {by: [call] for by, call in ways.calls.items()}
         yield from compared("grouped", f"{name}, forward", taken, ways.failed, moved, product)
     leaves = [one.requires_grad_() for one in leaves]
     with torch.enable_grad():
-        for by, call in ways.calls.items():
-            whole = step(call, leaves)
+        for by in [by for by in ways.calls if by in calls]:
+            whole = step(ways.calls[by], leaves)
             back.prepare(by, whole, whole)
         steps = {by: [call] for by, call in back.calls.items()}
         yield from compared("grouped", f"{name}, forward and backward", steps, back.failed, 0, 0.0)

@@ -21,7 +21,7 @@ Parts (all that this machine can run, unless some are named):
     scores             GPU   batched products with what follows them, scores of attention among
                              them, by one kernel and by two, beside torch eager and torch.compile
     grouped            GPU   products of groups of rows with SwiGLU, and whole experts, forward and
-                             steps, beside torch's grouped_mm, eager and compiled
+                             steps, beside torch's grouped_mm, eager and compiled, and QuACK
     dynamic_quantize   GPU   results of 8 bits whose scales the kernel finds: percent of the
                              ceiling, beside torch.compile
     quantized          GPU   results of 8 bits as FlashInfer has them, by scales that are given or
