@@ -282,7 +282,8 @@ def _cpu(rows: Sequence[Cells]) -> str:
         f"256, 512), the LayerNorm of (2048, 1024). {_where(used)}\n\n"
         + _table(["chain", *(f"beside {by}" for by in PEERS[:2])], lines)
         + "\n\nA plain softmax that is trained in 16 bits is slower than torch's: torch computes "
-        "its gradient from the rounded result, and this library from x."
+        "its gradient from the rounded result, and this library from x, unless a declaration says "
+        "`save_result=True`."
     )
 
 
