@@ -378,7 +378,8 @@ class TestChoice:
         assert chosen(heavy, 16384, 1024, 1024, **of_heavy)[0] == "Together"
         for m, n, k, wanted in (
             (16384, 1024, 1024, "Together"),
-            (10007, 3000, 1000, "Together192"),
+            (10007, 3000, 1024, "Together192"),
+            (10007, 3000, 1000, "Together"),  # rows are no whole cache lines
             (512, 4096, 4096, "InTurns"),  # too few large tiles
             (512, 2048, 4096, None),
             (16, 4096, 14336, "FewRows"),

@@ -14,7 +14,7 @@ from fusedops.product.choice import features_of_sizes
 from fusedops.schedule import lookup
 from fusedops.schedule.architectures import GPUS, TILINGS
 from fusedops.schedule.tuning_file import read
-from fusedops.schedule.waves import LEAST_GAIN, clocks, quicker
+from fusedops.schedule.waves import LEAST_GAIN, LEAST_GAIN_OF_CUT_LINES, clocks, quicker
 
 LARGE, SMALL = TILINGS["Together"], TILINGS["Together192"]
 H200 = GPUS["sm_90"].multiprocessors
@@ -47,11 +47,18 @@ def test_a_wave_is_counted_whole(size, large, small):
 
 
 def test_the_rival_is_taken_where_it_saves_enough():
-    for size in ((2048, 3072, 4096), (4096, 1536, 1024), (10007, 3000, 1000)):
+    for size in ((2048, 3072, 4096), (4096, 1536, 1024), (10007, 3000, 1024)):
         told = features(*size)
         gain = 100 - 100 * clocks(SMALL, told, H200) / clocks(LARGE, told, H200)
         assert gain >= LEAST_GAIN
         assert quicker(LARGE, SMALL, told, H200) is SMALL
+    cut = features(10007, 3000, 1000)
+    assert clocks(SMALL, cut, H200) == clocks(SMALL, told, H200)
+    assert quicker(LARGE, SMALL, cut, H200) is LARGE, "rows that are no whole cache lines"
+    cut = features(2048, 3072, 4000)
+    gain = 100 - 100 * clocks(SMALL, cut, H200) / clocks(LARGE, cut, H200)
+    assert gain >= LEAST_GAIN_OF_CUT_LINES
+    assert quicker(LARGE, SMALL, cut, H200) is SMALL
     level = features(9000, 3072, 1024)
     gain = 100 - 100 * clocks(SMALL, level, H200) / clocks(LARGE, level, H200)
     assert 0 < gain < LEAST_GAIN

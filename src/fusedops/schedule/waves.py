@@ -21,8 +21,10 @@ PRODUCTS = 2048
 #: (16384 x 4096 x 1024, benchmarks/log/2026-11-26.md), so a tile takes 1.5 steps beside its own.
 BETWEEN_TILES = 1500
 
-#: What a tiling has to save, in percent, to be chosen in place of the one that was measured.
-LEAST_GAIN = 3
+#: What a tiling has to save, in percent, to be chosen in place of the one that was measured; and
+#: where rows of a factor are no whole cache lines. Their copies read lines twice, and smaller tiles
+#: copy more: 4 to 10 percent longer than the model says (benchmarks/log/2026-11-29.md, entry 59).
+LEAST_GAIN, LEAST_GAIN_OF_CUT_LINES = 3, 12
 
 
 def clocks(tiling: ProductTiling, features: ProductFeatures, multiprocessors: int) -> int:
@@ -44,4 +46,6 @@ def quicker(
     if not all(one.covers(features.rows, features.columns) for one in (first, rival)):
         return first
     before, after = (clocks(one, features, multiprocessors) for one in (first, rival))
-    return rival if 100 * after <= (100 - LEAST_GAIN) * before else first
+    cut = features.depth % first.stage_columns  # a stage has one line of a row
+    least = LEAST_GAIN_OF_CUT_LINES if cut else LEAST_GAIN
+    return rival if 100 * after <= (100 - least) * before else first
