@@ -71,9 +71,16 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
       ring.full[at.stage].wait(at.parity);
       Bias::template begin<Tiling>(sums, detail::shared_address(ring.bias(at.stage)));
     }
-    int before = 0;
-    const int steps = steps_of(t);
-    if constexpr (Tiling::kPromotes || !Masked::kNever) {
+    int before = 0, left = 0;
+    int steps = steps_of(t);
+    if constexpr (Order::kRaggedDepth) {
+      static_assert(!kInTurns && !Tiling::kPromotes && !Bias::kAny && Masked::kNever,
+                    "sums of both warpgroups that begin with zeros");
+      const int depth = order.at(t).depth;
+      steps = depth / kStageK<typename Tiling::Factor>;
+      left = depth % kStageK<typename Tiling::Factor>;
+    }
+    if constexpr (Tiling::kPromotes || !Masked::kNever || Order::kRaggedDepth) {
       if (Tiling::kPromotes || steps == 0) {
         FUSEDOPS_UNROLL
         for (auto& sum : sums) set_zero(sum);
@@ -119,6 +126,14 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
     if constexpr (kInTurns) {
       if (t + clusters < tiles) turn.pass_on();
       at.skip(steps_of(t + clusters));
+    }
+    if constexpr (Order::kRaggedDepth) {
+      if (left > 0) {
+        ring.full[at.stage].wait(at.parity);
+        Tiling::add_first(sums, ring, at.stage, below, left);
+        ring.release(at.stage);
+        at.next();
+      }
     }
     wgmma_wait<0>();
     FUSEDOPS_UNROLL
@@ -264,7 +279,9 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   const auto added = bias_of(epilogue);
   static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
   // To ask which tiles are masked, or whose rows they are, takes a few more where the copies are issued.
-  constexpr int kToProduce = Masked::kNever && !decltype(order)::kRagged ? 24 : 32;
+  using Order = decltype(make_order());
+  constexpr bool kFew = Masked::kNever && !Order::kRagged && !Order::kRaggedDepth;
+  constexpr int kToProduce = kFew ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);

@@ -42,6 +42,7 @@ TEMPLATES = {
     "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),
     "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.group, a.groups"),
     "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.group, a.groups"),
+    "grouped_weights": ("grouped_weights_kernel<{}>", ", a.group, a.groups"),
     "interleaved_product": (
         "grouped_product_kernel<{}, gemm::Halves::kBetween>",
         ", a.group, a.groups",
@@ -127,6 +128,8 @@ def product_source(
     if entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
+        if entry == "grouped_weights":
+            header = "gemm/grouped_weights.cuh"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"

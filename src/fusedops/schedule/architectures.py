@@ -52,6 +52,7 @@ class ProductTiling:
         group: Pairs of tiles of a column that clusters work on before the next column.
         in_turns: Whether warpgroups multiply in turns.
         mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
+        x_mn_major: Whether x has shape (K, M), as in x.T @ w.
         compiled_for: The architecture that compilers are told: wgmma is in no other's code.
         header: The header of the template.
         threads: The threads of a block: a warpgroup that produces, two that multiply, and one that
@@ -72,6 +73,7 @@ class ProductTiling:
     group: int = 8
     in_turns: bool = False
     mn_major: bool = False
+    x_mn_major: bool = False
     compiled_for: str = "sm_90a"
     header: str = "gemm/kernel.cuh"
     threads: int = 512
@@ -85,7 +87,8 @@ class ProductTiling:
         """The C++ type; kPacks is a constant of the source."""
         major = "kMN" if self.mn_major else "kK"
         sizes = f"{self.rows}, {self.cols}, {self.stages}, {str(self.in_turns).lower()}"
-        return f"gemm::Tiling<{self.dtype}, {sizes}, kPacks, gemm::Major::{major}>"
+        of_x = ", gemm::Major::kMN" if self.x_mn_major else ""
+        return f"gemm::Tiling<{self.dtype}, {sizes}, kPacks, gemm::Major::{major}{of_x}>"
 
     @property
     def source_options(self) -> tuple[object, ...]:
@@ -122,7 +125,8 @@ class ProductTiling:
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
-        return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
+        of_x = self.stage_columns if self.x_mn_major else self.rows
+        return of_x, self.stage_columns if self.mn_major else self.cols // self.cluster
 
     def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
         """The tiling for a product of this size: the same for all."""
