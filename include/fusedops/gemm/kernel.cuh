@@ -27,11 +27,12 @@ inline namespace FUSEDOPS_ABI {
 namespace gemm {
 
 /// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
-/// warpgroup, 0 or 1. A tile that is `masked` has zeros. Returns how often it has handed sums over.
-template <class Tiling, class Order, class Bias, class Masked, class Scales>
+/// warpgroup, 0 or 1; to: what takes the sums, as a Handover. A tile that is `masked` has zeros.
+/// Returns how often it has handed sums over.
+template <class Tiling, class Order, class Bias, class Masked, class Scales, class To>
 __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const Order& order,
                                         int k, const Bias& added, const Masked& masked,
-                                        const Scales& scales, int mine) {
+                                        const Scales& scales, int mine, const To& to) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2,
             all_steps = stages_of<typename Tiling::Factor>(k);
@@ -39,7 +40,6 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
     if constexpr (Masked::kNever) return all_steps;
     return tile < tiles && masked(order.at(tile)) ? 0 : all_steps;
   };
-  const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
@@ -71,8 +71,9 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
       ring.full[at.stage].wait(at.parity);
       Bias::template begin<Tiling>(sums, detail::shared_address(ring.bias(at.stage)));
     }
-    int before = 0, left = 0;
+    int before = 0;
     int steps = steps_of(t);
+    int left = 0;
     if constexpr (Order::kRaggedDepth) {
       static_assert(!kInTurns && !Tiling::kPromotes && !Bias::kAny && Masked::kNever,
                     "sums of both warpgroups that begin with zeros");
@@ -279,9 +280,7 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
   const auto added = bias_of(epilogue);
   static_assert(!decltype(added)::kAny || Masked::kNever, "masked tiles have no stages");
   // To ask which tiles are masked, or whose rows they are, takes a few more where the copies are issued.
-  using Order = decltype(make_order());
-  constexpr bool kFew = Masked::kNever && !Order::kRagged && !Order::kRaggedDepth;
-  constexpr int kToProduce = kFew ? 24 : 32;
+  constexpr int kToProduce = Masked::kNever && !decltype(order)::kRagged ? 24 : 32;
   if (warp < 4) {
     set_registers<Tiling, kToProduce>();
     if (warp == 0) produce<Tiling>(ring, order, x, w, depth, added, masked);
@@ -294,7 +293,8 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     int handed = 0;
     if (warp < 12) {
       set_registers<Tiling, Tiling::kRegisters>();
-      handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine);
+      const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
+      handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine, to);
     } else {
       set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
       if constexpr (!kShares) store(0);

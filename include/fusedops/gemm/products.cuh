@@ -56,9 +56,12 @@ struct Tiling {
   static_assert(kSums <= 128 && kRegisters % 8 == 0, "as setmaxnreg takes them");
   /// What a warp hands over: packs of a lane.
   static constexpr int kHandedPacks = kHalves * kTileN / 16;
-  static constexpr int kScratch = 8 * kHandedPacks * 512 + 128;  // Handover::kShared
+  /// Bytes beside the stages: Handover::kShared. x.T @ w has no STORE and no bias, and CopiedRows::kShared.
+  static constexpr bool kHandsOver = kMajorOfX == Major::kK;
+  static constexpr int kScratch =
+      kHandsOver ? 8 * kHandedPacks * 512 + 128 : kTileM * (kTileN * 2 + 16) + 128;
   using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch,
-                          kInTurns || kPromotes ? 0 : kTileN * 2, kMajor, kMajorOfX>;
+                          kInTurns || kPromotes || !kHandsOver ? 0 : kTileN * 2, kMajor, kMajorOfX>;
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.

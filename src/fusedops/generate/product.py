@@ -125,11 +125,11 @@ def product_source(
         for one in sorted(of_side(members, "functor", side), key=lambda one: one.masks)
     ]
     template, order = TEMPLATES[entry]
-    if entry != "product_gradient":
+    if entry == "grouped_weights":
+        epilogue, header = "a.y", "gemm/grouped_weights.cuh"
+    elif entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
-        if entry == "grouped_weights":
-            header = "gemm/grouped_weights.cuh"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"

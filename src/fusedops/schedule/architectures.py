@@ -104,10 +104,12 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_BYTES
-        if not self.in_turns and not self.eight_bits:
+        handed = self.rows * self.cols * (4 if self.in_turns else 2) + 128
+        if self.x_mn_major:
+            handed = self.rows * (self.cols * 2 + 16) + 128  # copied
+        elif not self.in_turns and not self.eight_bits:
             stage += self.cols * 2  # a bias
-        handed = self.rows * self.cols * (4 if self.in_turns else 2)
-        return 1024 + self.stages * stage + (handed + 128) + 2 * self.stages * 8
+        return 1024 + self.stages * stage + handed + 2 * self.stages * 8
 
     @property
     def one_column(self) -> bool:
