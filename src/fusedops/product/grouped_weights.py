@@ -157,7 +157,9 @@ def _implementation(dz: Tensor, x: Tensor, ends: Tensor) -> Plan | Delegate:
         tiling = chosen_for_weights(dz, x, len(ends), Target.of(dz.device)).tiling
         if tiling is not None:
             planned = planned_for_weights(dz, x, ends, tiling)
-    made = None if planned is None else build_or_warn(planned, _LABEL)
+    made = None
+    if planned is not None:
+        made = build_or_warn(planned, _LABEL, "torch's grouped product runs")
     return made or Delegate(_by_torch)
 
 
