@@ -9,6 +9,7 @@ import torch
 from cases import randn, same_bits, thorough_points
 from products import HALF, HOPPER, check_resources, forced, needs_hopper
 from test_product_kernels import tiling_of
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusedops as fo
 from fusedops.generate.product import MOST_GROUPS
@@ -112,8 +113,12 @@ class TestChoice:
         with forced(name):
             assert self.told().tiling is None
 
-    def test_a_cpu_has_torch_s(self):
+    def test_a_cpu_and_tracers_have_torch_s(self):
         assert gradient_of_weights(*given([3, 4], 256, 256)) is None
+        with FakeTensorMode(), forced("Together"):
+            traced = [torch.empty(7, 256, dtype=BFLOAT16, device="cuda") for _ in range(2)]
+            ends = torch.empty(2, dtype=torch.int32, device="cuda")
+            assert gradient_of_weights(*traced, ends) is None
 
 
 @pytest.mark.gpu
