@@ -6,7 +6,7 @@
 // their rows, and groups differ in it.
 //
 // The last stage of a group may have rows of the next one, or rows below the last one of all, which copies
-// fill with zeros. Tiling::add_first leaves these out.
+// fill with zeros. Tiling::multiply_first leaves these out.
 #pragma once
 
 #include <fusedops/gemm/groups.cuh>
@@ -97,6 +97,13 @@ struct CopiedRows {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     if (lane == 0) full->arrive();
+  }
+  /// The same of a group without rows.
+  __device__ __forceinline__ void write_zeros(uint32_t parity) const {
+    typename Tiling::Sums zeros;
+    FUSEDOPS_UNROLL
+    for (auto& sum : zeros) set_zero(sum);
+    write(zeros, parity);
   }
   /// By all lanes of the warp that copies: to rows that are `cols` numbers apart.
   __device__ __forceinline__ void copy(T* to, int64_t cols, uint32_t parity) const {

@@ -63,6 +63,16 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
         continue;
       }
     }
+    int depth = k;
+    if constexpr (Order::kRaggedDepth) {
+      static_assert(!kInTurns && !Tiling::kPromotes && !Bias::kAny && Masked::kNever,
+                    "sums of both warpgroups that begin with the first product");
+      depth = order.at(t).depth;
+      if (depth == 0) {
+        to.write_zeros(handed++ & 1);
+        continue;
+      }
+    }
     typename Tiling::Sums sums;
     if constexpr (kInTurns) {
       if constexpr (Bias::kAny) Bias::template begin<Tiling>(sums, added.at(order.at(t).col));
@@ -72,16 +82,8 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
       Bias::template begin<Tiling>(sums, detail::shared_address(ring.bias(at.stage)));
     }
     int before = 0;
-    int steps = steps_of(t);
-    int left = 0;
-    if constexpr (Order::kRaggedDepth) {
-      static_assert(!kInTurns && !Tiling::kPromotes && !Bias::kAny && Masked::kNever,
-                    "sums of both warpgroups that begin with zeros");
-      const int depth = order.at(t).depth;
-      steps = depth / kStageK<typename Tiling::Factor>;
-      left = depth % kStageK<typename Tiling::Factor>;
-    }
-    if constexpr (Tiling::kPromotes || !Masked::kNever || Order::kRaggedDepth) {
+    const int steps = Order::kRaggedDepth ? depth / kStageK<typename Tiling::Factor> : steps_of(t);
+    if constexpr (Tiling::kPromotes || !Masked::kNever) {
       if (Tiling::kPromotes || steps == 0) {
         FUSEDOPS_UNROLL
         for (auto& sum : sums) set_zero(sum);
@@ -129,9 +131,10 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
       at.skip(steps_of(t + clusters));
     }
     if constexpr (Order::kRaggedDepth) {
+      const int left = depth % kStageK<typename Tiling::Factor>;
       if (left > 0) {
         ring.full[at.stage].wait(at.parity);
-        Tiling::add_first(sums, ring, at.stage, below, left);
+        Tiling::multiply_first(sums, ring, at.stage, below, left, steps > 0);
         ring.release(at.stage);
         at.next();
       }

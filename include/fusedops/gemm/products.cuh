@@ -78,11 +78,11 @@ struct Tiling {
     wgmma_commit();
   }
 
-  /// Adds the products of the first `depth` rows of a stage, where both factors are MN-major, and waits for
-  /// them. What lies below is of no use, and may be NaN or Inf, so up to the next multiple of 16 rows, which an
+  /// The same of the first `depth` rows of a stage, where both factors are MN-major; waits for the products.
+  /// What lies below is of no use, and may be NaN or Inf, so up to the next multiple of 16 rows, which an
   /// instruction multiplies, it is set to zero. Both warpgroups do so in w, and need not wait for each other.
-  __device__ __forceinline__ static void add_first(Sums& sums, const Ring& ring, int stage,
-                                                   int below, int depth) {
+  __device__ __forceinline__ static void multiply_first(Sums& sums, const Ring& ring, int stage,
+                                                        int below, int depth, bool adds) {
     static_assert(kMajor == Major::kMN && kMajorOfX == Major::kMN, "K goes down the rows");
     static_assert(kHalves == 1 && kTileN % 64 == 0, "boxes of 64 columns");
     const uint32_t own = ring.x(stage) + below * kStageBytes;
@@ -101,7 +101,7 @@ struct Tiling {
 #pragma unroll 1
     for (int k = 0; k * 16 < depth; ++k) {
       wgmma_fence();
-      issue(sums, x, w, k, true);
+      issue(sums, x, w, k, adds || k > 0);
       wgmma_commit();
       wgmma_wait<0>();
     }
