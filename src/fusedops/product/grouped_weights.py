@@ -42,6 +42,8 @@ __all__ = ["chosen_for_weights", "gradient_of_weights", "planned_for_weights"]
 #: What the kernel runs after the product: it writes the sums.
 _STORE = Epilogue("GroupedLinear", ())
 _LABEL = "gradient of GroupedLinear's w"
+#: `Groups::kEnds` in groups.cuh.
+_ENDS = 4
 
 
 def gradient_of_weights(dz: Tensor, x: Tensor, ends: Tensor) -> Tensor | None:
@@ -140,10 +142,6 @@ class GroupedWeights(ProductPass):
         tiling, multiprocessors = self.tiling, call.target.multiprocessors
         grid = tiling.grid(self.rows, self.columns, multiprocessors, self.groups)
         return self.groups * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
-
-
-#: `Groups::kEnds` in groups.cuh.
-_ENDS = 4
 
 
 def _slow(reason: Reason, dz: Tensor, operands: dict[str, Any], options: dict[str, Any]) -> Any:
