@@ -37,6 +37,7 @@ from fusedops import testing
 from fusedops.bind.bind import bind
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.plan import forward
+from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.row_op import RowOp
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
@@ -223,6 +224,16 @@ def product_cases() -> Iterator[functools.partial[None]]:
     for op, operands in of_groups:
         given = {"offsets": counts, **operands}
         yield functools.partial(run_product, op, (x, w), given, "Together", trains=False)
+    # Whose gradient has groups that end within a stage, and within the rows of an instruction.
+    x, ends = x.repeat(1, 2), counts.cumsum(0, dtype=torch.int32)
+    yield functools.partial(run_gradient_of_weights, "gradient of w", x[:, :264], x, ends)
+
+
+def run_gradient_of_weights(name: str, dz: Tensor, x: Tensor, ends: Tensor) -> None:
+    """The gradient of the matrices of a grouped product; the name is what is printed."""
+    with testing.force_launch(product=ProductConfig("Together")):
+        if gradient_of_weights(dz, x, ends) is None:
+            raise RuntimeError(f"the {name} ran by torch, wanted Together")
 
 
 def run_product(

@@ -303,6 +303,8 @@ def products():
         yield many._replace(**change)
     for depth in (4096, 4104):
         yield plain._replace(batches=8, grouped=True, depth=depth)
+    for waves in (100, 99):
+        yield plain._replace(batches=8, ragged_depth=True, depth=8192, wave_percent=waves)
 
 
 def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
@@ -314,7 +316,7 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert chosen[5:9] == ["FewRows", "Together", "InTurns", two]
     assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
     assert chosen[13:16] == ["Together", "InTurns", "InTurns"]
-    assert chosen[16:] == ["Together", two]
+    assert chosen[16:] == ["Together", two, "Together", two]
     known = {"reads": 1, "writes": 2, "draws": True, "dtype": "float16"}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",
@@ -323,7 +325,7 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
         "InTurns",
         "FewRows",
     }
-    deep = {"depth": 8192, "dtype": "float16"}
+    deep = {"depth": 8192, "dtype": "float16", "ragged_depth": False}
     assert lookup.product_implementations("sm_90", gpu, **deep) == {"two_kernels", "FewRows"}
     assert lookup.product_implementations("sm_90", gpu, **deep, columns=128) == {"two_kernels"}
 

@@ -420,7 +420,7 @@ class TestCommandOfOneProduct:
         w, b = (torch.empty(size, dtype=HALF) for size in ((256, 8), (256,)))
         runs = [op.that_adds(w, {"b": b}).epilogue.text for op in (LIKE, other)]
         known = {"store": runs[0], "writes": 0, "draws": False, "dtype": "float16"}
-        known["grouped"] = False
+        known |= {"grouped": False, "ragged_depth": False}
         known |= {"wave_percent": 100 * 9 // 66, "columns": 256, "depth": 8}
         assert "Together" in lookup.product_implementations("sm_90", HERE, reads=1, **known)
         known["store"] = runs[1]

@@ -31,7 +31,7 @@ struct OneOfMany {
 template <int kTileM_, int kTileN_>
 struct BatchedOrder {
   using Each = TileOrder<kTileM_, kTileN_>;
-  static constexpr bool kRagged = Each::kRagged;
+  static constexpr bool kRagged = Each::kRagged, kRaggedDepth = Each::kRaggedDepth;
   static constexpr Halves kHalves = Each::kHalves;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_;
   Each each;

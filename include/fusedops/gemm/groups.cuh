@@ -19,8 +19,9 @@ namespace gemm {
 
 /// The words of a kernel's argument that say where groups are.
 struct Groups {
-  enum Form : int64_t { kCounts = 1, kLong = 2 };
-  const void* data;  // where each group begins and the last one ends, or (kCounts) the rows of each
+  enum Form : int64_t { kCounts = 1, kLong = 2, kEnds = 4 };
+  /// Where each group begins and the last one ends, or (kEnds) where each ends, or (kCounts) its rows.
+  const void* data;
   int64_t rows, count, form;  // kLong: integers of 64 bits, else of 32
 
   __device__ __forceinline__ int64_t read(int at) const {
@@ -41,10 +42,11 @@ struct GroupTable {
     constexpr int kEach = kMost / 32;
     const int lane = lane_of_warp(), first = lane * kEach, count = static_cast<int>(groups.count);
     const bool counts = groups.form & Groups::kCounts;
+    const int next = groups.form & (Groups::kCounts | Groups::kEnds) ? 0 : 1;
     int64_t ends[kEach], sum = 0;
     FUSEDOPS_UNROLL
     for (int i = 0; i < kEach; ++i) {
-      ends[i] = first + i < count ? groups.read(first + i + (counts ? 0 : 1)) : 0;
+      ends[i] = first + i < count ? groups.read(first + i + next) : 0;
       if (counts) ends[i] = sum += ends[i];
     }
     if (counts) {
@@ -111,7 +113,7 @@ struct OtherHalf {
 /// The tiles of all groups, one group after another. With halves, a tile has as many columns of either.
 template <int kTileM, int kTileN, Halves kHalves_>
 struct GroupedOrder {
-  static constexpr bool kRagged = true;
+  static constexpr bool kRagged = true, kRaggedDepth = false;
   static constexpr Halves kHalves = kHalves_;
   using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;

@@ -27,11 +27,12 @@ inline namespace FUSEDOPS_ABI {
 namespace gemm {
 
 /// The role of a warp that multiplies. added: the bias, or none; scales: of the factors, or none; mine: its
-/// warpgroup, 0 or 1. A tile that is `masked` has zeros. Returns how often it has handed sums over.
-template <class Tiling, class Order, class Bias, class Masked, class Scales>
+/// warpgroup, 0 or 1; to: what takes the sums, as a Handover. A tile that is `masked` has zeros.
+/// Returns how often it has handed sums over.
+template <class Tiling, class Order, class Bias, class Masked, class Scales, class To>
 __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const Order& order,
                                         int k, const Bias& added, const Masked& masked,
-                                        const Scales& scales, int mine) {
+                                        const Scales& scales, int mine, const To& to) {
   constexpr bool kInTurns = Tiling::kInTurns;
   const int tiles = order.count(), clusters = gridDim.x / 2,
             all_steps = stages_of<typename Tiling::Factor>(k);
@@ -39,7 +40,6 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
     if constexpr (Masked::kNever) return all_steps;
     return tile < tiles && masked(order.at(tile)) ? 0 : all_steps;
   };
-  const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
   const int below = kInTurns ? 0 : mine * 64;
   const Turn turn{mine};
   StageIndex<Tiling::kStages> at;
@@ -63,6 +63,16 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
         continue;
       }
     }
+    int depth = k;
+    if constexpr (Order::kRaggedDepth) {
+      static_assert(!kInTurns && !Tiling::kPromotes && !Bias::kAny && Masked::kNever,
+                    "sums of both warpgroups that begin with the first product");
+      depth = order.at(t).depth;
+      if (depth == 0) {
+        to.write_zeros(handed++ & 1);
+        continue;
+      }
+    }
     typename Tiling::Sums sums;
     if constexpr (kInTurns) {
       if constexpr (Bias::kAny) Bias::template begin<Tiling>(sums, added.at(order.at(t).col));
@@ -72,7 +82,7 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
       Bias::template begin<Tiling>(sums, detail::shared_address(ring.bias(at.stage)));
     }
     int before = 0;
-    const int steps = steps_of(t);
+    const int steps = Order::kRaggedDepth ? depth / kStageK<typename Tiling::Factor> : steps_of(t);
     if constexpr (Tiling::kPromotes || !Masked::kNever) {
       if (Tiling::kPromotes || steps == 0) {
         FUSEDOPS_UNROLL
@@ -119,6 +129,15 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
     if constexpr (kInTurns) {
       if (t + clusters < tiles) turn.pass_on();
       at.skip(steps_of(t + clusters));
+    }
+    if constexpr (Order::kRaggedDepth) {
+      const int left = depth % kStageK<typename Tiling::Factor>;
+      if (left > 0) {
+        ring.full[at.stage].wait(at.parity);
+        Tiling::multiply_first(sums, ring, at.stage, below, left, steps > 0);
+        ring.release(at.stage);
+        at.next();
+      }
     }
     wgmma_wait<0>();
     FUSEDOPS_UNROLL
@@ -277,7 +296,8 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     int handed = 0;
     if (warp < 12) {
       set_registers<Tiling, Tiling::kRegisters>();
-      handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine);
+      const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
+      handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine, to);
     } else {
       set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
       if constexpr (!kShares) store(0);

@@ -154,8 +154,9 @@ struct Stages {
 
 /// The ring in shared memory. kReaders: the warps of a block that read a stage; kScratch: bytes beside
 /// the stages; kBytesBias: of a tile's bias, which a stage that the tile begins with brings, or 0.
+/// kMajor, kMajorOfX: along which dimension w and x are contiguous.
 template <int kTileM, int kTileN, int kStages, int kReaders, int kScratch_, int kBytesBias,
-          Major kMajor>
+          Major kMajor, Major kMajorOfX>
 struct Ring : Stages<kStages, (kTileM + kTileN) * kStageBytes, kScratch_ + kStages * kBytesBias> {
   static constexpr int kBytesX = kTileM * kStageBytes, kBytesW = kTileN * kStageBytes;
   static constexpr int kBytes = kBytesX + kBytesW, kBytesPart = 64 * kStageBytes;
@@ -202,6 +203,10 @@ struct Ring : Stages<kStages, (kTileM + kTileN) * kStageBytes, kScratch_ + kStag
     if constexpr (Order::kRagged) {
       for (int part = 0; part < order.parts(tile); ++part) {
         copy_box(x, barrier, to + part * kBytesPart, k, row + part * 64, x_of);
+      }
+    } else if constexpr (kMajorOfX == Major::kMN) {
+      for (int r = 0; r < kTileM; r += 64) {
+        copy_box(x, barrier, to + r * kStageBytes, row + r, k, x_of);
       }
     } else {
       copy_box(x, barrier, to, k, row, x_of);

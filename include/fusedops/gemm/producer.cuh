@@ -24,10 +24,15 @@ __device__ __forceinline__ void produce(typename Tiling::Ring& ring, const Order
   StageIndex<Tiling::kStages> at;
   for (int t = blockIdx.x / 2; t < tiles; t += clusters) {
     const auto tile = order.at(t);
-    const int steps = masked(tile) ? 0 : stages_of<typename Tiling::Factor>(k);
+    int first = 0, depth = k;
+    if constexpr (Order::kRaggedDepth) {
+      first = tile.first;
+      depth = tile.depth;
+    }
+    const int steps = masked(tile) ? 0 : stages_of<typename Tiling::Factor>(depth);
     for (int step = 0; step < steps; ++step) {
       if (threadIdx.x == 0)
-        ring.fill(at, x, w, step * kStageK<typename Tiling::Factor>, order, tile, added);
+        ring.fill(at, x, w, first + step * kStageK<typename Tiling::Factor>, order, tile, added);
       __syncwarp();
       at.next();
     }

@@ -33,9 +33,10 @@ struct Rounded<float8_e5m2> {
 ///
 /// kTileM, kTileN: rows of x and of w. kInTurns: whether a warpgroup has a tile alone, or half of one: both
 /// together on a large tile read less from the L2 cache and from shared memory. kPacks: how many packs of a
-/// lane go through each functor together, 1, 2 or 4.
+/// lane go through each functor together, 1, 2 or 4. kMajor, kMajorOfX: along which dimension w and x are
+/// contiguous.
 template <class Factor_, int kTileM_, int kTileN_, int kStages_, bool kInTurns_, int kPacks_,
-          Major kMajor>
+          Major kMajor, Major kMajorOfX = Major::kK>
 struct Tiling {
   using Factor = Factor_;
   using T = typename Rounded<Factor>::Type;
@@ -55,9 +56,12 @@ struct Tiling {
   static_assert(kSums <= 128 && kRegisters % 8 == 0, "as setmaxnreg takes them");
   /// What a warp hands over: packs of a lane.
   static constexpr int kHandedPacks = kHalves * kTileN / 16;
-  static constexpr int kScratch = 8 * kHandedPacks * 512 + 128;  // Handover::kShared
+  /// Bytes beside the stages: Handover::kShared. x.T @ w has no STORE and no bias, and CopiedRows::kShared.
+  static constexpr bool kHandsOver = kMajorOfX == Major::kK;
+  static constexpr int kScratch =
+      kHandsOver ? 8 * kHandedPacks * 512 + 128 : kTileM * (kTileN * 2 + 16) + 128;
   using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch,
-                          kInTurns || kPromotes ? 0 : kTileN * 2, kMajor>;
+                          kInTurns || kPromotes || !kHandsOver ? 0 : kTileN * 2, kMajor, kMajorOfX>;
 
   /// The sums of a thread: of each instruction, of 8 columns, of the row and the row 8 below, two
   /// columns.
@@ -66,24 +70,63 @@ struct Tiling {
   /// Issues the products of a stage. below: the first of the warpgroup's rows in the tile.
   __device__ __forceinline__ static void multiply(Sums& sums, const Ring& ring, int stage,
                                                   int below, bool adds) {
-    const uint64_t x = wgmma_tile(ring.x(stage) + below * kStageBytes);
+    const uint64_t x = wgmma_tile<kMajorOfX>(ring.x(stage) + below * kStageBytes);
     const uint64_t w = wgmma_tile<kMajor>(ring.w(stage));
-    // From 32 bytes of K to the next ones, in words of 16 bytes: along rows, or 16 rows below.
-    constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;
     wgmma_fence();
     FUSEDOPS_UNROLL
-    for (int k = 0; k < kStageBytes / 32; ++k) {
-      FUSEDOPS_UNROLL
-      for (int h = 0; h < kHalves; ++h) {
+    for (int k = 0; k < kStageBytes / 32; ++k) issue(sums, x, w, k, adds || k > 0);
+    wgmma_commit();
+  }
+
+  /// The same of the first `depth` rows of a stage, where both factors are MN-major; waits for the products.
+  /// What lies below is of no use, and may be NaN or Inf, so up to the next multiple of 16 rows, which an
+  /// instruction multiplies, it is set to zero. Both warpgroups do so in w, and need not wait for each other.
+  __device__ __forceinline__ static void multiply_first(Sums& sums, const Ring& ring, int stage,
+                                                        int below, int depth, bool adds) {
+    static_assert(kMajor == Major::kMN && kMajorOfX == Major::kMN, "K goes down the rows");
+    static_assert(kHalves == 1 && kTileN % 64 == 0, "boxes of 64 columns");
+    const uint32_t own = ring.x(stage) + below * kStageBytes;
+    if (depth % 16 > 0) {
+      const int thread = threadIdx.x % 128, row = depth / 16 * 16 + thread / 8;
+      const uint32_t word = row * kStageBytes + thread % 8 * 16;
+      if (row >= depth) {
+        set_word_zero(own + word);
         FUSEDOPS_UNROLL
-        for (int a = 0; a < kAcross; ++a) {
-          wgmma<Factor, Major::kK, kMajor>(
-              sums[h * kAcross + a], x + h * (64 * kStageBytes / 16) + k * 2,
-              w + a * (kTileN / kAcross * kStageBytes / 16) + k * kNext, adds || k > 0);
-        }
+        for (int c = 0; c < kTileN; c += 64) set_word_zero(ring.w(stage) + c * kStageBytes + word);
+      }
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      asm volatile("bar.sync %0, 128;" ::"r"(1 + below / 64) : "memory");
+    }
+    const uint64_t x = wgmma_tile<kMajorOfX>(own), w = wgmma_tile<kMajor>(ring.w(stage));
+#pragma unroll 1
+    for (int k = 0; k * 16 < depth; ++k) {
+      wgmma_fence();
+      issue(sums, x, w, k, adds || k > 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+  }
+
+ private:
+  /// The products of the kth 32 bytes of K of a stage.
+  __device__ __forceinline__ static void issue(Sums& sums, uint64_t x, uint64_t w, int k,
+                                               bool adds) {
+    // From these to the next ones, in words of 16 bytes: along rows, or 16 rows below.
+    constexpr int kNext = kMajor == Major::kK ? 2 : 16 * 128 / 16;
+    constexpr int kNextOfX = kMajorOfX == Major::kK ? 2 : 16 * 128 / 16;
+    FUSEDOPS_UNROLL
+    for (int h = 0; h < kHalves; ++h) {
+      FUSEDOPS_UNROLL
+      for (int a = 0; a < kAcross; ++a) {
+        wgmma<Factor, kMajorOfX, kMajor>(
+            sums[h * kAcross + a], x + h * (64 * kStageBytes / 16) + k * kNextOfX,
+            w + a * (kTileN / kAcross * kStageBytes / 16) + k * kNext, adds);
       }
     }
-    wgmma_commit();
+  }
+  /// Of 16 bytes of shared memory.
+  __device__ __forceinline__ static void set_word_zero(uint32_t at) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
   }
 };
 

@@ -41,7 +41,8 @@ struct OneProduct {};
 
 template <int kTileM, int kTileN>
 struct TileOrder {
-  static constexpr bool kRagged = false;  // whether a tile may have fewer rows
+  static constexpr bool kRagged = false;       // whether a tile may have fewer rows
+  static constexpr bool kRaggedDepth = false;  // whether tiles differ in K
   static constexpr Halves kHalves = Halves::kNone;
   int rows, cols, group;
 

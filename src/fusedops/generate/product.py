@@ -42,6 +42,7 @@ TEMPLATES = {
     "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),
     "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.group, a.groups"),
     "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.group, a.groups"),
+    "grouped_weights": ("grouped_weights_kernel<{}>", ", a.group, a.groups"),
     "interleaved_product": (
         "grouped_product_kernel<{}, gemm::Halves::kBetween>",
         ", a.group, a.groups",
@@ -124,7 +125,9 @@ def product_source(
         for one in sorted(of_side(members, "functor", side), key=lambda one: one.masks)
     ]
     template, order = TEMPLATES[entry]
-    if entry != "product_gradient":
+    if entry == "grouped_weights":
+        epilogue, header = "a.y", "gemm/grouped_weights.cuh"
+    elif entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
     else:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import UnsupportedError
+from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.run.table_gradients import sorted_sums
 
 __all__ = ["by_torch", "ends_of", "group_of_rows", "grouped_product", "rows_of_groups"]
@@ -95,7 +96,8 @@ class _Outer(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-        return _multiplied(a.mT, b, ends)
+        made = gradient_of_weights(a, b, ends)
+        return _multiplied(a.mT, b, ends) if made is None else made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:

@@ -177,17 +177,21 @@ class Product(ProductPass):
         return self.batches * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
-def build_or_warn(planned: Planned, declaration: str) -> _runtime.Plan | None:
-    """Build one kernel for a product and its functors; None, after a warning, if it cannot be had.
+def build_or_warn(
+    planned: Planned,
+    declaration: str,
+    instead: str = "a product and the functors beside it run as two kernels",
+) -> _runtime.Plan | None:
+    """Build the one kernel of a product; None, after a warning, if it cannot be had.
 
-    What two kernels need may be there.
+    What runs `instead` may be there.
     """
     try:
         return planned.build()
     except (MissingVariantError, CompilerNotFound, UnknownArchError) as error:
         warnings.warn(
-            f"{declaration}: a product and the functors beside it run as two kernels, for one "
-            f"kernel cannot be had; that is right, and may be slower. {error}",
+            f"{declaration}: {instead}, for one kernel cannot be had; that is right, and may be "
+            f"slower. {error}",
             RuntimeWarning,
             stacklevel=3,
         )

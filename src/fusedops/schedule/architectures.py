@@ -52,6 +52,7 @@ class ProductTiling:
         group: Pairs of tiles of a column that clusters work on before the next column.
         in_turns: Whether warpgroups multiply in turns.
         mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
+        x_mn_major: Whether x has shape (K, M), as in x.T @ w.
         compiled_for: The architecture that compilers are told: wgmma is in no other's code.
         header: The header of the template.
         threads: The threads of a block: a warpgroup that produces, two that multiply, and one that
@@ -72,6 +73,7 @@ class ProductTiling:
     group: int = 8
     in_turns: bool = False
     mn_major: bool = False
+    x_mn_major: bool = False
     compiled_for: str = "sm_90a"
     header: str = "gemm/kernel.cuh"
     threads: int = 512
@@ -85,7 +87,8 @@ class ProductTiling:
         """The C++ type; kPacks is a constant of the source."""
         major = "kMN" if self.mn_major else "kK"
         sizes = f"{self.rows}, {self.cols}, {self.stages}, {str(self.in_turns).lower()}"
-        return f"gemm::Tiling<{self.dtype}, {sizes}, kPacks, gemm::Major::{major}>"
+        of_x = ", gemm::Major::kMN" if self.x_mn_major else ""
+        return f"gemm::Tiling<{self.dtype}, {sizes}, kPacks, gemm::Major::{major}{of_x}>"
 
     @property
     def source_options(self) -> tuple[object, ...]:
@@ -101,10 +104,12 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_BYTES
-        if not self.in_turns and not self.eight_bits:
+        handed = self.rows * self.cols * (4 if self.in_turns else 2) + 128
+        if self.x_mn_major:
+            handed = self.rows * (self.cols * 2 + 16) + 128  # copied
+        elif not self.in_turns and not self.eight_bits:
             stage += self.cols * 2  # a bias
-        handed = self.rows * self.cols * (4 if self.in_turns else 2)
-        return 1024 + self.stages * stage + (handed + 128) + 2 * self.stages * 8
+        return 1024 + self.stages * stage + handed + 2 * self.stages * 8
 
     @property
     def one_column(self) -> bool:
@@ -122,7 +127,8 @@ class ProductTiling:
     @property
     def boxes(self) -> tuple[int, int]:
         """The rows of x and of w that one copy takes; its columns are `stage_columns`."""
-        return self.rows, self.stage_columns if self.mn_major else self.cols // self.cluster
+        of_x = self.stage_columns if self.x_mn_major else self.rows
+        return of_x, self.stage_columns if self.mn_major else self.cols // self.cluster
 
     def fitted(self, rows: int, cols: int, depth: int, multiprocessors: int) -> ProductTiling:
         """The tiling for a product of this size: the same for all."""

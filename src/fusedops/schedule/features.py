@@ -146,6 +146,8 @@ class ProductFeatures(NamedTuple):
         along_k: Whether the factors have scales that change along the depth.
         gradient: Whether the functors are those before the next product, through which its gradient
             goes back.
+        ragged_depth: Whether the depth is what groups share, as in the gradient of their matrices:
+            then `depth` is that of all groups, and `batches` is the number of groups.
     """
 
     rows: int
@@ -164,6 +166,7 @@ class ProductFeatures(NamedTuple):
     store: str
     along_k: bool = False
     gradient: bool = False
+    ragged_depth: bool = False
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

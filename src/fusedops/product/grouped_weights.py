@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of the matrices of a grouped product, by one kernel that sums over groups' rows.
+
+Of ``z = x[group] @ w[group].T`` it is ``dw[group] = dz[group].T @ x[group]``, of groups whose sizes
+are known on the device alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops._runtime import Delegate, Plan, Reason
+from fusedops.bind.generator import draw
+from fusedops.generate.product import MOST_GROUPS, write_factors
+from fusedops.generate.source import Member
+from fusedops.generate.target import Target
+from fusedops.generate.views import Part
+from fusedops.jit import env
+from fusedops.plan.planned import Call, Planned, Results, Tensors
+from fusedops.plan.planner import plan
+from fusedops.product.choice import MOST_ROWS, Choice, decided, features_of_sizes
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.factors import HALVES, matrix_of
+from fusedops.product.product_kernel import ProductPass, build_or_warn, is_near
+from fusedops.schedule import override
+from fusedops.schedule.architectures import ProductTiling
+
+if TYPE_CHECKING:
+    from fusedops.generate.arguments import ArgumentWriter
+    from fusedops.plan.placing import Outline
+
+__all__ = ["chosen_for_weights", "gradient_of_weights", "planned_for_weights"]
+
+#: What the kernel runs after the product: it writes the sums.
+_STORE = Epilogue("GroupedLinear", ())
+_LABEL = "gradient of GroupedLinear's w"
+#: `Groups::kEnds` in groups.cuh.
+_ENDS = 4
+
+
+def gradient_of_weights(dz: Tensor, x: Tensor, ends: Tensor) -> Tensor | None:
+    """``dz[group].T @ x[group]`` of each group, of shape (E, N, K); None where torch's has to run.
+
+    Args:
+        dz: The gradient of the product, of shape (T, N).
+        x: The rows of all groups, of shape (T, K).
+        ends: Where the groups end, of shape (E,) and int32; the last one is T.
+    """
+    if torch.compiler.is_compiling() or not dz.is_cuda:
+        return None
+    made: Tensor | None = _call(dz, x=x, ends=ends)
+    return made
+
+
+def chosen_for_weights(dz: Tensor, x: Tensor, groups: int, target: Target) -> Choice:
+    """How such a gradient is computed, as far as sizes and dtypes decide it; None is torch's."""
+    if dz.dtype is not x.dtype or x.dtype not in HALVES:
+        return Choice(None, "the kernel multiplies float16 and bfloat16 alone, both of one")
+    (depth, rows), columns = dz.shape, x.shape[1]
+    found = features_of_sizes(_STORE, (rows, columns, depth, groups), x.dtype, {}, target)
+    if isinstance(found, Choice):
+        return found
+    found = found._replace(ragged_depth=True, store=_LABEL)
+    choice = decided(found, target, override.current().product)
+    tiling = choice.tiling
+    if tiling is None:
+        return choice
+    if tiling.in_turns or not tiling.several:
+        return Choice(None, f"there is no kernel for sums over groups of the tiling {tiling.name}")
+    if not 1 <= groups <= MOST_GROUPS or max(depth, rows * groups, columns) >= MOST_ROWS:
+        return Choice(None, f"the kernel takes from 1 to {MOST_GROUPS} groups")
+    if columns % 8 or not depth or not tiling.covers(rows, columns):
+        return Choice(None, f"the kernel has tiles of {tiling.rows} x {tiling.cols}")
+    return choice
+
+
+def planned_for_weights(
+    dz: Tensor, x: Tensor, ends: Tensor, tiling: ProductTiling, target: Target | None = None
+) -> Planned | None:
+    """A call as one kernel; None if it cannot read these tensors."""
+    return plan(GroupedWeights(dz, x, ends, tiling), target)
+
+
+class GroupedWeights(ProductPass):
+    """The pass of the gradient of all groups' matrices as one kernel.
+
+    The arguments are those of `gradient_of_weights`, and the form of the kernel but for the
+    factors, of which both are MN-major.
+    """
+
+    entry = "grouped_weights"
+    product = "GroupedLinear"
+
+    def __init__(self, dz: Tensor, x: Tensor, ends: Tensor, tiling: ProductTiling) -> None:
+        self.groups, self.depth, self.rows, self.columns = len(ends), *dz.shape, x.shape[1]
+        tiling = dataclasses.replace(tiling, mn_major=True, x_mn_major=True)
+        of_all = x.new_empty((1, self.columns)).expand(self.groups * self.rows, self.columns)
+        super().__init__(_STORE.bind(of_all, {}), x.dtype, tiling)
+        self.slots: dict[str, int] = {}
+        self.info = f"{tiling.name}, gradient of w"
+        first, second = tiling.boxes
+        self.factors = matrix_of(dz, 0, first), matrix_of(x, 1, second)
+
+    def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
+        """The result; None if bulk copies cannot read the factors."""
+        if None in self.factors:
+            return None
+        shape, strides = (self.groups * self.rows, self.columns), (self.columns, 1)
+        (name,) = self.bound.outputs
+        return {("out", name): Part(shape, strides, self.dtype, (_runtime.OUTPUT, 0), 16)}, ()
+
+    def settled(self, call: Call) -> Call | None:
+        """The call, unless a tile cannot address its result."""
+        return call if is_near(call) else None
+
+    def results(self, call: Call) -> Results:
+        """The gradient."""
+        return Results([(self.dtype, (self.groups, self.rows, self.columns))])
+
+    def members(
+        self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
+    ) -> list[Member]:
+        """Write the result, where the groups end, and the factors."""
+        dz, x = self.factors
+        assert dz is not None
+        assert x is not None
+        members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
+        write.pointer((_runtime.POINTER, 2))
+        write.constant(self.depth, self.groups, _ENDS)
+        return members + write_factors(write, dz, x, self.tiling)
+
+    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
+        """Rows, grain, grid, block and shared memory of the kernel."""
+        tiling, multiprocessors = self.tiling, call.target.multiprocessors
+        grid = tiling.grid(self.rows, self.columns, multiprocessors, self.groups)
+        return self.groups * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
+
+
+def _slow(reason: Reason, dz: Tensor, operands: dict[str, Any], options: dict[str, Any]) -> Any:
+    return _implementation(dz, **operands) if reason is Reason.MISS else None
+
+
+def _implementation(dz: Tensor, x: Tensor, ends: Tensor) -> Plan | Delegate:
+    """What runs all calls like this one."""
+    planned = None
+    if env.record_file() is None:  # what is built ahead is the Map's kernel
+        tiling = chosen_for_weights(dz, x, len(ends), Target.of(dz.device)).tiling
+        if tiling is not None:
+            planned = planned_for_weights(dz, x, ends, tiling)
+    made = None
+    if planned is not None:
+        made = build_or_warn(planned, _LABEL, "torch's grouped product runs")
+    return made or Delegate(_by_torch)
+
+
+def _by_torch(dz: Tensor, **operands: Tensor) -> None:
+    """Leave a call to torch."""
+
+
+_call = _runtime.Dispatcher(
+    _LABEL,
+    [("x", _runtime.SLOT_TENSOR), ("ends", _runtime.SLOT_TENSOR)],
+    _slow,
+    functools.partial(draw, op=_LABEL),
+    None,
+    label=_LABEL,
+)
