@@ -218,9 +218,6 @@ class LossOfParts:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """What the op returns of each row, and what a kernel of whole rows would keep of it.
 
-        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
-        maximum, to which the sum is relative.
-
         Args:
             parts: What the op with the constants `row_parts.own` gives of each block, in a first
                 dimension of their own.
@@ -239,11 +236,27 @@ class LossOfParts:
             means = mean_of_part(parts)
             sums = columns * means[:-1].sum(0) + (classes - columns * last) * means[-1]
             mean = sums / classes
+        return self.joined_and_kept(parts, at, mean, target, classes)
+
+    def joined_and_kept(
+        self,
+        parts: Mapping[str, Tensor],
+        at: Tensor,
+        mean: Tensor | None,
+        target: Tensor,
+        classes: int,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """What `joined` returns of its arguments, and what a kernel of whole rows would keep.
+
+        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
+        maximum, to which the sum is relative.
+        """
         found = self.joined(parts, at, mean, target, classes)
         ignored = target == self.constants["ignore_index"]
         known = (target >= 0) & (target < classes)
         base = parts["lse"].amax(0)
         log_sum = (parts["lse"] - base).exp_().sum(0).log_().masked_fill(~known, torch.nan)
+        smoothing = self.constants["label_smoothing"]
         kept = [base.masked_fill(ignored, 0.0), log_sum.masked_fill(ignored, torch.inf)]
         if smoothing > 0:
             kept.append(torch.full_like(base, smoothing / classes))

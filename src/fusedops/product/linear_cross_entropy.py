@@ -42,6 +42,7 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
+from fusedops.product.linear_loss_kernel import LossOfTiles
 from fusedops.product.linear_loss_logits import Logits, block_columns, pieces, sweeps_of
 from fusedops.product.torch_op_linear_cross_entropy import by_parts
 from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
@@ -234,6 +235,11 @@ class LinearCrossEntropy(Op):
         """The op of a rank that has a part of the classes: the numbers of rows that it shares."""
         constants = constants_of_part(self.constants)
         return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
+
+    @functools.cached_property
+    def of_tiles(self) -> LossOfTiles:
+        """What runs product and loss as one kernel, where no logits are wanted."""
+        return LossOfTiles(self.of_part.whole)
 
     def losses(
         self, x: Tensor, w: Tensor, operands: Mapping[str, Any]

@@ -191,8 +191,14 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
 
 
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The results of each row, joined from those of blocks, and what is kept of it."""
-    logits, part = call.logits(), read(call.op).of_part.whole
+    """The results of each row, joined from those of tiles or blocks, and what is kept of it."""
+    logits, op = call.logits(), read(call.op)
+    part = op.of_part.whole
+    of_all = {**logits.operands, **logits.numbers, "target": logits.target[..., None]}
+    if (tiles := op.of_tiles(logits.x, logits.w, of_all)) is not None:
+        lse, at = tiles[0].view(-1, *logits.rows), tiles[1].view(logits.rows)
+        found = logits.op.joined_and_kept({"lse": lse}, at, None, logits.target, logits.classes)
+        return found[0], found[1].flatten(0, -2), []
     columns = block_columns(logits.x.shape[1], logits.classes)
     parts = _results_of_blocks(logits, part, columns)
     results, kept = logits.op.joined_blocks(parts, logits.target, columns, logits.classes)

@@ -146,6 +146,7 @@ class ProductFeatures(NamedTuple):
         along_k: Whether the factors have scales that change along the depth.
         gradient: Whether the functors are those before the next product, through which its gradient
             goes back.
+        row_sums: Whether they are those before a loss, of which a few numbers a row are written.
     """
 
     rows: int
@@ -164,6 +165,7 @@ class ProductFeatures(NamedTuple):
     store: str
     along_k: bool = False
     gradient: bool = False
+    row_sums: bool = False
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

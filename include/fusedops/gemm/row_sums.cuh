@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: 2026 The fusedops authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the epilogue warps do where a cross entropy reads the product and nobody else does: of each row of a
+// tile the logarithm of the sum of its exponentials goes to memory, and the value at the row's target, but
+// no value beside it. Lanes that have packs of a row combine by a butterfly of shuffles, so that bits follow
+// from the tiling alone. Who joins the numbers of a row's tiles is left to others.
+#pragma once
+
+#include <fusedops/gemm/epilogue.cuh>
+#include <fusedops/gemm/tile_order.cuh>
+
+namespace fusedops {
+inline namespace FUSEDOPS_ABI {
+
+#if defined(FUSEDOPS_CUDA)
+
+namespace gemm {
+
+/// The last functor of the chain: it keeps the value at each row's target. A target that is no column is
+/// that of no pack, and nothing is written for it. Target: the operand with the column of each row.
+template <class Target>
+struct KeepTarget {
+  const Target& target;
+  float* to;
+
+  template <class Row>
+  __device__ __forceinline__ void operator()(float (&v)[kPack], const Row& row, int64_t col) const {
+    const int64_t label = target.template fetch<1, int64_t>(row, 0)[0];
+    if constexpr (!detail::ReadsAhead<Row>::kOnlyIssues) {
+      const uint64_t place = static_cast<uint64_t>(label - col);
+      if (place >= kPack) return;
+      float found = v[0];
+      FUSEDOPS_UNROLL
+      for (int i = 1; i < kPack; ++i) found = place == i ? v[i] : found;
+      to[static_cast<int64_t>(row)] = found;
+    }
+  }
+};
+template <class Target>
+__device__ __forceinline__ KeepTarget<Target> keep_target(const Target& target, float* to) {
+  return {target, to};
+}
+
+/// The epilogue itself. Chain: the functors, and a KeepTarget. lse: for each tile of columns one number a
+/// row.
+template <class Tiling, class Chain>
+struct RowSums {
+  static constexpr bool kSums = false;
+  static constexpr int kCols = Tiling::kTileN, kLanes = kCols / kPack;
+  static_assert(32 % kLanes == 0, "neighbouring lanes have a row of a tile");
+  const Chain& chain;
+  float* lse;
+  int64_t rows;
+
+  template <class PacksT>
+  __device__ __forceinline__ void issue(PacksT& packs) const {
+    packs.issue(chain);
+  }
+  template <class PacksT>
+  __device__ __forceinline__ void run(PacksT& packs) const {
+    constexpr int kCount = PacksT::kCount;
+    static_assert(kCount <= kLanes, "a lane of its own writes each row's number");
+    packs.apply(chain);
+    const int lane = lane_of_warp() % kLanes;
+    const int tile = (static_cast<int>(packs.col) - lane * kPack + kCols - 1) / kCols;
+    // The last tile may begin with columns that the one before it has.
+    const bool is_new = packs.col >= tile * kCols;
+    float max[kCount], sum[kCount];
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kCount; ++p) {
+      max[p] = -infinity<float>();
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        packs.values[p][i] = is_new ? packs.values[p][i] : -infinity<float>();
+        max[p] = larger(max[p], packs.values[p][i]);
+      }
+    }
+    each_butterfly(max, [](float a, float b) { return larger(a, b); });
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < kCount; ++p) {
+      max[p] = max[p] == -infinity<float>() ? 0.0f : max[p];
+      sum[p] = 0;
+      FUSEDOPS_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        sum[p] += bounded_exponential(difference(packs.values[p][i], max[p]));
+      }
+    }
+    each_butterfly(sum, [](float a, float b) { return a + b; });
+    float of_max = max[0], of_sum = sum[0];
+    FUSEDOPS_UNROLL
+    for (int p = 1; p < kCount; ++p) {
+      of_max = lane == p ? max[p] : of_max;
+      of_sum = lane == p ? sum[p] : of_sum;
+    }
+    // The packs of a thread lie as many rows apart as a warp has side by side.
+    const int64_t row = static_cast<int64_t>(packs.rows[0]) + lane * (32 / kLanes);
+    if (lane < kCount) lse[tile * rows + row] = of_max + logarithm(of_sum);
+  }
+
+ private:
+  /// Combines the numbers of the lanes that have a row, of several rows at the same time.
+  template <int kCount, class Combine>
+  __device__ __forceinline__ static void each_butterfly(float (&of)[kCount],
+                                                        const Combine& combine) {
+    FUSEDOPS_UNROLL
+    for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+      FUSEDOPS_UNROLL
+      for (int p = 0; p < kCount; ++p) {
+        of[p] = combine(of[p], __shfl_xor_sync(0xffffffffu, of[p], apart));
+      }
+    }
+  }
+};
+template <class Tiling, class StoreT>
+__device__ __forceinline__ RowSums<Tiling, decltype(StoreT::chain)> row_sums(const StoreT& functors,
+                                                                             float* lse,
+                                                                             int64_t rows) {
+  return {functors.chain, lse, rows};
+}
+
+}  // namespace gemm
+
+#endif  // FUSEDOPS_CUDA
+
+}  // namespace FUSEDOPS_ABI
+}  // namespace fusedops
