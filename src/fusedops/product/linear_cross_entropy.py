@@ -25,7 +25,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
-from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError, shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.functors.operands import IDS
@@ -87,6 +87,11 @@ class LinearCrossEntropy(Op):
             and `Mask`; none by default. Each must act on every element by itself.
         ignore_index, label_smoothing, z_loss, reduction, lse, log_prob, entropy, largest, correct:
             As of `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
+        memory: The bytes that a step may take beside x, w and their gradients to be faster; None,
+            the default, for the least, which is about x's. With twice w's bytes (in 16 bits; once
+            in 32) nothing is multiplied again, with more there are fewer chunks, and with the bytes
+            of all logits these are kept for their gradients. It speeds up calls that make gradients
+            in the forward pass, and `explain` says what they take.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is of the wrong kind or
@@ -123,6 +128,7 @@ class LinearCrossEntropy(Op):
         entropy: bool = False,
         largest: bool = False,
         correct: bool = False,
+        memory: int | None = None,
     ) -> None:
         options: dict[str, Any] = {"lse": lse, "log_prob": log_prob, "entropy": entropy}
         options |= {"largest": largest, "correct": correct}
@@ -136,9 +142,18 @@ class LinearCrossEntropy(Op):
                 inplace=True,
                 **options,
             )
+        if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool)):
+            raise TypeError(
+                f"{self.title}: memory must be an int, a number of bytes, or None for the least, "
+                f"got {shortened(memory)}"
+            )
+        if memory is not None and memory < 0:
+            raise ValueError(f"{self.title}: memory must be a number of bytes >= 0, got {memory}")
         self.whole = whole
         self.chains = {"load": whole.load}
         self.constants = {k: one for k, one in whole.constants.items() if k != "inplace"}
+        if memory is not None:
+            self.constants["memory"] = memory
         self.load, self.operands, self.slots = whole.load, whole.operands, whole.slots
         self.store, self.row_operands = (), whole.row_operands  # as messages about names read them
         self.outputs, self.saves, self.optional = whole.outputs, whole.saves, whole.optional
@@ -282,14 +297,9 @@ class LinearCrossEntropy(Op):
 
             here: ProductExplanation = explained(self, x, w, arguments)
             return dataclasses.replace(here, op=self)
-        operands = {
-            name: one
-            for name, one in arguments.items()
-            if isinstance(one, Tensor) and name != "target"
-        }
         with guard:
             from fusedops.product.linear_loss_report import explanation
-        told: ProductExplanation = explanation(self, x, w, operands)
+        told: ProductExplanation = explanation(self, x, w, arguments)
         return told
 
     def check(self, x: Any, w: Any) -> None:

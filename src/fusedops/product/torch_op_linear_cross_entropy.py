@@ -37,9 +37,10 @@ from fusedops.map import Map
 from fusedops.product.factors import check_broadcast, rows_of
 from fusedops.product.linear_loss_logits import (
     Logits,
+    ahead_of,
     block_columns,
-    chunk_rows,
-    classes_ahead,
+    chunk_of,
+    keeps_logits,
     sweeps_of,
 )
 from fusedops.torch_ops.calls import numbers_of, schema
@@ -83,7 +84,7 @@ class _Call(NamedTuple):
         """For how many classes the gradient of w is made in the forward pass."""
         if "w" not in self.early:
             return 0
-        return classes_ahead(math.prod(self.x.shape[:-1]), self.w.shape[0], self.x.dtype.itemsize)
+        return ahead_of(read(self.op), self.x, self.w)
 
     @property
     def late(self) -> list[str]:
@@ -116,17 +117,25 @@ class _Call(NamedTuple):
 class _Gradients:
     """Gradients that the parts of the logits add to, in float32 where several add to an element.
 
-    By rows, that of w is made for the classes that are ahead.
+    By rows, that of w is made for the classes that are ahead; `at_once` of all rows.
     """
 
-    def __init__(self, logits: Logits, names: Sequence[str], *, by_rows: bool, ahead: int) -> None:
+    def __init__(
+        self,
+        logits: Logits,
+        names: Sequence[str],
+        *,
+        by_rows: bool,
+        ahead: int,
+        at_once: bool = False,
+    ) -> None:
         self.logits, self.by_rows, self.ahead = logits, by_rows, ahead
         self.found: dict[str, Tensor] = {}
         for name in names:
             w = logits.w[:ahead] if by_rows else logits.w
             one = {"x": logits.x, "w": w, **logits.operands}[name]
             if name in ("x", "w"):
-                alone, make = (name == "x") == by_rows, one.new_empty
+                alone, make = (name == "x") == by_rows or at_once, one.new_empty
             else:
                 alone = logits.of_rows(one) if by_rows else logits.of_classes(one)
                 make = one.new_zeros
@@ -167,14 +176,10 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
 
 def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The results of each row, what is kept of it, and the early gradients."""
-    logits = call.logits()
-    features, size = logits.x.shape[1], logits.x.dtype.itemsize
-    rows = chunk_rows(
-        *(logits.count, features, logits.classes),
-        of_w="w" in call.wanted,
-        sums=call.ahead * features * max(size, 4) // size,
-    )
-    gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead)
+    logits, op = call.logits(), read(call.op)
+    rows = chunk_of(op, call.x, call.w, of_w="w" in call.wanted, ahead=call.ahead)
+    at_once = rows == logits.count and keeps_logits(op, call.x, call.w)
+    gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead, at_once=at_once)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
     for here, classes, z in logits.parts(rows, logits.classes):
@@ -194,8 +199,7 @@ def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The results of each row, joined from those of tiles or blocks, and what is kept of it."""
     logits, op = call.logits(), read(call.op)
     part = op.of_part.whole
-    of_all = {**logits.operands, **logits.numbers, "target": logits.target[..., None]}
-    if (tiles := op.of_tiles(logits.x, logits.w, of_all)) is not None:
+    if (tiles := op.of_tiles(logits.x, logits.w, logits.of_all)) is not None:
         lse, at = tiles[0].view(-1, *logits.rows), tiles[1].view(logits.rows)
         found = logits.op.joined_and_kept({"lse": lse}, at, None, logits.target, logits.classes)
         return found[0], found[1].flatten(0, -2), []
