@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the epilogue warps do where a cross entropy reads the product and nobody else does: of each row of a
-// tile the logarithm of the sum of its exponentials goes to memory, and the value at the row's target, but
-// no value beside it. Lanes that have packs of a row combine by a butterfly of shuffles, so that bits follow
+// tile the logarithm of the sum of its exponentials goes to memory, with few other numbers, and the value at
+// the row's target, but no value beside it. Lanes that have packs of a row combine by a butterfly of shuffles, so that bits follow
 // from the tiling alone. Who joins the numbers of a row's tiles is left to others.
 #pragma once
 
@@ -42,15 +42,23 @@ __device__ __forceinline__ KeepTarget<Target> keep_target(const Target& target, 
   return {target, to};
 }
 
-/// The epilogue itself. Chain: the functors, and a KeepTarget. lse: for each tile of columns one number a
-/// row.
-template <class Tiling, class Chain>
+/// Where the numbers of each row of a tile go: lse, then those of its mean, its entropy and its largest value
+/// that are wanted, each of all rows of all tiles. `op/cross_entropy.cuh` says what they are.
+template <bool kMean_, bool kEntropy_, bool kLargest_>
+struct RowNumbers {
+  static constexpr bool kMean = kMean_, kEntropy = kEntropy_, kLargest = kLargest_;
+  float* to;
+  int64_t tiles;
+};
+
+/// The epilogue itself. Chain: the functors, and a KeepTarget.
+template <class Tiling, class Chain, class Numbers>
 struct RowSums {
   static constexpr bool kSums = false;
   static constexpr int kCols = Tiling::kTileN, kLanes = kCols / kPack;
   static_assert(32 % kLanes == 0, "neighbouring lanes have a row of a tile");
   const Chain& chain;
-  float* lse;
+  const Numbers& numbers;
   int64_t rows;
 
   template <class PacksT>
@@ -60,13 +68,13 @@ struct RowSums {
   template <class PacksT>
   __device__ __forceinline__ void run(PacksT& packs) const {
     constexpr int kCount = PacksT::kCount;
-    static_assert(kCount <= kLanes, "a lane of its own writes each row's number");
+    static_assert(kCount <= kLanes, "a lane of its own writes each row's numbers");
     packs.apply(chain);
     const int lane = lane_of_warp() % kLanes;
     const int tile = (static_cast<int>(packs.col) - lane * kPack + kCols - 1) / kCols;
     // The last tile may begin with columns that the one before it has.
     const bool is_new = packs.col >= tile * kCols;
-    float max[kCount], sum[kCount];
+    float max[kCount];
     FUSEDOPS_UNROLL
     for (int p = 0; p < kCount; ++p) {
       max[p] = -infinity<float>();
@@ -78,27 +86,56 @@ struct RowSums {
     }
     each_butterfly(max, [](float a, float b) { return larger(a, b); });
     FUSEDOPS_UNROLL
-    for (int p = 0; p < kCount; ++p) {
-      max[p] = max[p] == -infinity<float>() ? 0.0f : max[p];
-      sum[p] = 0;
+    for (int p = 0; p < kCount; ++p) max[p] = max[p] == -infinity<float>() ? 0.0f : max[p];
+    auto sum_of = [&](const auto& term) {
+      float sums[kCount];
       FUSEDOPS_UNROLL
-      for (int i = 0; i < kPack; ++i) {
-        sum[p] += bounded_exponential(difference(packs.values[p][i], max[p]));
+      for (int p = 0; p < kCount; ++p) {
+        sums[p] = 0;
+        FUSEDOPS_UNROLL
+        for (int i = 0; i < kPack; ++i) sums[p] += term(packs.values[p][i], max[p]);
       }
+      each_butterfly(sums, [](float a, float b) { return a + b; });
+      return of_lane(sums, lane);
+    };
+    // Each lane has those of the row that it writes.
+    float total = 0, classes = 0, weighted = 0;
+    if constexpr (Numbers::kMean) {
+      total = sum_of([](float v, float) { return v == -infinity<float>() ? 0.0f : v; });
+      classes = sum_of([](float v, float) { return v == -infinity<float>() ? 0.0f : 1.0f; });
     }
-    each_butterfly(sum, [](float a, float b) { return a + b; });
-    float of_max = max[0], of_sum = sum[0];
-    FUSEDOPS_UNROLL
-    for (int p = 1; p < kCount; ++p) {
-      of_max = lane == p ? max[p] : of_max;
-      of_sum = lane == p ? sum[p] : of_sum;
+    if constexpr (Numbers::kEntropy) {
+      weighted = sum_of([](float v, float base) {
+        const float below = difference(v, base);
+        return v == -infinity<float>() ? 0.0f : bounded_exponential(below) * below;
+      });
     }
+    const float sum =
+        sum_of([](float v, float base) { return bounded_exponential(difference(v, base)); });
+    const float base = of_lane(max, lane), log_sum = logarithm(sum);
+    if (lane >= kCount) return;
     // The packs of a thread lie as many rows apart as a warp has side by side.
     const int64_t row = static_cast<int64_t>(packs.rows[0]) + lane * (32 / kLanes);
-    if (lane < kCount) lse[tile * rows + row] = of_max + logarithm(of_sum);
+    const int64_t apart = numbers.tiles * rows;
+    float* to = numbers.to + tile * rows + row;
+    *to = base + log_sum;
+    if constexpr (Numbers::kMean) *(to += apart) = total * reciprocal(classes);
+    if constexpr (Numbers::kEntropy) *(to += apart) = log_sum - weighted * reciprocal(sum);
+    if constexpr (Numbers::kLargest) {
+      // A sum of 0 has no classes, and NaN is that of a row with NaN or +inf.
+      *(to += apart) = sum > 0 ? base : sum == 0 ? -infinity<float>() : sum;
+    }
   }
 
  private:
+  /// The nth of these, for the nth of the lanes that have a row.
+  template <int kCount>
+  __device__ __forceinline__ static float of_lane(const float (&of)[kCount], int lane) {
+    float mine = of[0];
+    FUSEDOPS_UNROLL
+    for (int p = 1; p < kCount; ++p) mine = lane == p ? of[p] : mine;
+    return mine;
+  }
   /// Combines the numbers of the lanes that have a row, of several rows at the same time.
   template <int kCount, class Combine>
   __device__ __forceinline__ static void each_butterfly(float (&of)[kCount],
@@ -112,11 +149,10 @@ struct RowSums {
     }
   }
 };
-template <class Tiling, class StoreT>
-__device__ __forceinline__ RowSums<Tiling, decltype(StoreT::chain)> row_sums(const StoreT& functors,
-                                                                             float* lse,
-                                                                             int64_t rows) {
-  return {functors.chain, lse, rows};
+template <class Tiling, class StoreT, class Numbers>
+__device__ __forceinline__ RowSums<Tiling, decltype(StoreT::chain), Numbers> row_sums(
+    const StoreT& functors, const Numbers& numbers, int64_t rows) {
+  return {functors.chain, numbers, rows};
 }
 
 }  // namespace gemm

@@ -128,7 +128,7 @@ def product_source(
     template, order = TEMPLATES[entry]
     if entry == "product_row_sums":
         kept = ", ".join([*functors, "gemm::keep_target(a.op.target, a.at)", "Absent{}"])
-        epilogue = f"gemm::row_sums<{tiling.cpp}>(store({kept}), a.lse, a.rows.count)"
+        epilogue = f"gemm::row_sums<{tiling.cpp}>(store({kept}), a.numbers, a.rows.count)"
         header = "gemm/row_sums.cuh"
     elif entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"

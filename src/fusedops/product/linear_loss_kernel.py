@@ -58,10 +58,6 @@ def chosen(
         operands: The operands of the LOAD.
         target: What runs it; by default x's device.
     """
-    if {*part.outputs} - {"loss", "lse"} or part.constants["label_smoothing"] > 0:
-        return Choice(None, "one kernel gives no numbers of logits but the sum of exponentials")
-    if part.saves or part.dropouts or not part.row_operands:
-        return Choice(None, "one kernel writes no logits")
     if x.dtype is not w.dtype or x.dtype not in HALVES:
         return Choice(None, HALVES_ALONE)
     target = target or Target.of(x.device)
@@ -96,7 +92,7 @@ class LossOfTiles:
 
     def __call__(
         self, x: Tensor, w: Tensor, operands: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor] | None:
+    ) -> tuple[dict[str, Tensor], Tensor, int] | None:
         """Run a call; None if a product and a loss of blocks of classes have to.
 
         Args:
@@ -106,13 +102,22 @@ class LossOfTiles:
                 rows and a last one of size 1.
 
         Returns:
-            The lse of the columns of each tile, of shape (tiles, rows), and the logit of each row's
-            target, of shape (rows,), which has no meaning where that is no class.
+            What `joined_blocks` takes: the numbers of each row by name, tiles in a first dimension;
+            the logit of each row's target, which means nothing where that is no class; and the
+            columns of a tile.
         """
-        if not self.able or not x.is_cuda or chosen(self._part, x, w, operands).tiling is None:
+        if not self.able or not x.is_cuda:
             return None
-        found: tuple[Tensor, Tensor] | None = self._call(x, w=w, **operands)
-        return found
+        tiling = chosen(self._part, x, w, operands).tiling
+        found = None if tiling is None else self._call(x, w=w, **operands)
+        if tiling is None or found is None:
+            return None
+        rows = operands["target"].shape[:-1]
+        numbers, at = found[0].view(*found[0].shape[:2], *rows), found[1].view(rows)
+        parts = dict(zip(numbers_of(self._part), numbers, strict=True))
+        if "correct" in self._part.outputs:
+            parts["correct"] = (at >= parts["largest"]).to(at.dtype)
+        return parts, at, tiling.cols
 
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
@@ -127,6 +132,13 @@ class LossOfTiles:
         made = build_or_warn(planned, self._part.declaration)
         self.able = made is not None
         return made
+
+
+def numbers_of(part: CrossEntropy) -> list[str]:
+    """The numbers that the kernel gives of a tile's rows, in the order of `RowNumbers`."""
+    smooths = part.constants["label_smoothing"] > 0
+    further = [name for name in ("entropy", "largest") if name in part.outputs]
+    return ["lse", *["mean"] * smooths, *further]
 
 
 def pass_of(
@@ -163,6 +175,8 @@ class ProductRowSums(ProductPass):
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
         super().__init__(bound, x.dtype, tiling)
         self.slots = bound.op.slots
+        self.numbers = numbers_of(bound.op)  # type: ignore[arg-type]
+        self.tiles = -(-self.columns // tiling.cols)
         self.info = f"{tiling.name}, sums of rows"
         self.factors = factors_of(bound, x, w, len(self.slots) + 1, tiling)
 
@@ -178,9 +192,9 @@ class ProductRowSums(ProductPass):
         return call if is_near(call) else None
 
     def results(self, call: Call) -> Results:
-        """The lse of each tile's columns, and the logit of each row's target."""
-        tiles = -(-self.columns // self.tiling.cols)
-        return Results([(torch.float32, (tiles, self.rows)), (torch.float32, (self.rows,))])
+        """The numbers of each tile's rows, and the logit of each row's target."""
+        of_tiles = len(self.numbers), self.tiles, self.rows
+        return Results([(torch.float32, of_tiles), (torch.float32, (self.rows,))])
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
         """None is written, and nothing joins."""
@@ -191,9 +205,12 @@ class ProductRowSums(ProductPass):
     ) -> list[Member]:
         """Write where the results go, and the factors."""
         assert self.factors is not None
-        for number in range(2):
-            write.pointer((_runtime.OUTPUT, number))
-        members = [Member("float*", "lse"), Member("float*", "at")]
+        write.pointer((_runtime.OUTPUT, 0))
+        write.constant(self.tiles)
+        flags = [name in self.numbers for name in ("mean", "entropy", "largest")]
+        kind = f"gemm::RowNumbers<{', '.join(str(one).lower() for one in flags)}>"
+        write.pointer((_runtime.OUTPUT, 1))
+        members = [Member(kind, "numbers"), Member("float*", "at")]
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:

@@ -198,14 +198,14 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The results of each row, joined from those of tiles or blocks, and what is kept of it."""
     logits, op = call.logits(), read(call.op)
-    part = op.of_part.whole
-    if (tiles := op.of_tiles(logits.x, logits.w, logits.of_all)) is not None:
-        lse, at = tiles[0].view(-1, *logits.rows), tiles[1].view(logits.rows)
-        found = logits.op.joined_and_kept({"lse": lse}, at, None, logits.target, logits.classes)
-        return found[0], found[1].flatten(0, -2), []
-    columns = block_columns(logits.x.shape[1], logits.classes)
-    parts = _results_of_blocks(logits, part, columns)
-    results, kept = logits.op.joined_blocks(parts, logits.target, columns, logits.classes)
+    tiles = op.of_tiles(logits.x, logits.w, logits.of_all)
+    if tiles is not None:
+        parts, at, columns = tiles
+    else:
+        columns = block_columns(logits.x.shape[1], logits.classes)
+        found = _results_of_blocks(logits, op.of_part.whole, columns)
+        parts, at = logits.op.numbers_of_blocks(found, logits.target, columns)
+    results, kept = logits.op.joined_blocks(parts, at, logits.target, columns, logits.classes)
     return results, kept.flatten(0, -2), []
 
 
