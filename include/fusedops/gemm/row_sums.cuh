@@ -77,12 +77,10 @@ struct RowSums {
     float max[kCount];
     FUSEDOPS_UNROLL
     for (int p = 0; p < kCount; ++p) {
-      max[p] = -infinity<float>();
+      max[p] = packs.values[p][0];
       FUSEDOPS_UNROLL
-      for (int i = 0; i < kPack; ++i) {
-        packs.values[p][i] = is_new ? packs.values[p][i] : -infinity<float>();
-        max[p] = larger(max[p], packs.values[p][i]);
-      }
+      for (int i = 1; i < kPack; ++i) max[p] = larger(max[p], packs.values[p][i]);
+      max[p] = is_new ? max[p] : -infinity<float>();
     }
     each_butterfly(max, [](float a, float b) { return larger(a, b); });
     FUSEDOPS_UNROLL
@@ -91,9 +89,10 @@ struct RowSums {
       float sums[kCount];
       FUSEDOPS_UNROLL
       for (int p = 0; p < kCount; ++p) {
-        sums[p] = 0;
+        sums[p] = term(packs.values[p][0], max[p]);
         FUSEDOPS_UNROLL
-        for (int i = 0; i < kPack; ++i) sums[p] += term(packs.values[p][i], max[p]);
+        for (int i = 1; i < kPack; ++i) sums[p] += term(packs.values[p][i], max[p]);
+        sums[p] = is_new ? sums[p] : 0.0f;
       }
       each_butterfly(sums, [](float a, float b) { return a + b; });
       return of_lane(sums, lane);
