@@ -278,8 +278,8 @@ def _may_be_one(
     forced = override.current().product
     if forced is not None:
         return forced.implementation != IMPLEMENTATIONS[0]
-    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws, "grouped": False}
-    known["dtype"] = str(dtype).removeprefix("torch.")
+    known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws}
+    known |= {"grouped": False, "row_sums": False, "dtype": str(dtype).removeprefix("torch.")}
     if n is not None and k is not None:
         if n % 8 or k % 8:
             return False
