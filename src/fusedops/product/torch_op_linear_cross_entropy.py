@@ -33,6 +33,7 @@ from torch import Tensor, library
 
 from fusedops.declare.text import read
 from fusedops.functors import Scale
+from fusedops.jit import env
 from fusedops.map import Map
 from fusedops.product.factors import check_broadcast, rows_of
 from fusedops.product.linear_loss_logits import (
@@ -43,6 +44,7 @@ from fusedops.product.linear_loss_logits import (
     keeps_logits,
     sweeps_of,
 )
+from fusedops.product.recorded import record_loss
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
@@ -198,6 +200,8 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
     """The results of each row, joined from those of tiles or blocks, and what is kept of it."""
     logits, op = call.logits(), read(call.op)
+    if env.record_file() is not None:
+        record_loss(op.of_part.whole, logits.x, logits.w, logits.of_all)
     tiles = op.of_tiles(logits.x, logits.w, logits.of_all)
     if tiles is not None:
         parts, at, columns = tiles
