@@ -236,11 +236,8 @@ class LossOfParts:
 
     def joined_blocks(
         self, parts: Mapping[str, Tensor], at: Tensor, target: Tensor, columns: int, classes: int
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """What the op returns of each row, and what a kernel of whole rows would keep of it.
-
-        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
-        maximum, to which the sum is relative.
+    ) -> dict[str, Tensor]:
+        """What the op returns of each row.
 
         Args:
             parts: The numbers of each block, in a first dimension of their own: those of `joined`,
@@ -256,17 +253,32 @@ class LossOfParts:
             means = parts["mean"]
             sums = columns * means[:-1].sum(0) + (classes - columns * last) * means[-1]
             mean = sums / classes
-        found = self.joined(parts, at, mean, target, classes)
+        return self.joined(parts, at, mean, target, classes)
+
+    def kept_of_blocks(
+        self, parts: Mapping[str, Tensor], found: Mapping[str, Tensor], target: Tensor, classes: int
+    ) -> Tensor:
+        """What a kernel of whole rows would keep of each row.
+
+        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
+        maximum, to which the sum is relative.
+
+        Args:
+            parts: The numbers of each block, as `joined_blocks` takes them.
+            found: What it returns of them.
+            target: The class of each row.
+            classes: How many there are.
+        """
         ignored = target == self.constants["ignore_index"]
         known = (target >= 0) & (target < classes)
-        base = parts["lse"].amax(0)
+        base, smoothing = parts["lse"].amax(0), self.constants["label_smoothing"]
         log_sum = (parts["lse"] - base).exp_().sum(0).log_().masked_fill(~known, torch.nan)
         kept = [base.masked_fill(ignored, 0.0), log_sum.masked_fill(ignored, torch.inf)]
         if smoothing > 0:
             kept.append(torch.full_like(base, smoothing / classes))
         if "entropy" in found:
             kept.append(found["entropy"])
-        return found, torch.stack(kept, -1)
+        return torch.stack(kept, -1)
 
     def joined(
         self,

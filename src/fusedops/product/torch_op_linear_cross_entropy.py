@@ -176,11 +176,11 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
         torch.addmm(total, one, other, out=total, **wide)
 
 
-def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The results of each row, what is kept of it, and the early gradients."""
+def _by_rows(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]]:
+    """The results of each row, what is kept of it where that is read, and the early gradients."""
     logits, op = call.logits(), read(call.op)
     rows = chunk_of(op, call.x, call.w, of_w="w" in call.wanted, ahead=call.ahead)
-    at_once = rows == logits.count and keeps_logits(op, call.x, call.w)
+    at_once = keeps_logits(op, call.x, call.w)
     gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead, at_once=at_once)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
@@ -194,11 +194,11 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
         del z, found  # before w's gradient is made of its sum
     *results, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
     named = dict(zip(logits.op.outputs, results, strict=True))
-    return named, kept, gradients.finished(call.like_early())
+    return named, [kept] * bool(call.late), gradients.finished(call.like_early())
 
 
-def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The results of each row, joined from those of tiles or blocks, and what is kept of it."""
+def _by_classes(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]]:
+    """The same without gradients, joined from numbers of tiles or of blocks."""
     logits, op = call.logits(), read(call.op)
     if env.record_file() is not None:
         record_loss(op.of_part.whole, logits.x, logits.w, logits.of_all)
@@ -209,8 +209,11 @@ def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
         columns = block_columns(logits.x.shape[1], logits.classes)
         found = _results_of_blocks(logits, op.of_part.whole, columns)
         parts, at = logits.op.numbers_of_blocks(found, logits.target, columns)
-    results, kept = logits.op.joined_blocks(parts, at, logits.target, columns, logits.classes)
-    return results, kept.flatten(0, -2), []
+    results = logits.op.joined_blocks(parts, at, logits.target, columns, logits.classes)
+    if not call.late:
+        return results, [], []
+    kept = logits.op.kept_of_blocks(parts, results, logits.target, logits.classes)
+    return results, [kept.flatten(0, -2)], []
 
 
 def _results_of_blocks(logits: Logits, part: Any, columns: int) -> dict[str, Tensor]:
@@ -233,7 +236,7 @@ def _run(*arguments: Any) -> list[Tensor]:
         results = {name: one.view(call.target.shape) for name, one in results.items()}
         if op is not op.rows:
             results["loss"] = op.reduced(results["loss"].sum(), call.target)
-    return [*results.values(), *[kept] * bool(call.late), *gradients]
+    return [*results.values(), *kept, *gradients]
 
 
 def _fake(*arguments: Any) -> list[Tensor]:
