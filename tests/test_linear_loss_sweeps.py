@@ -129,14 +129,21 @@ def test_operands_are_cut_with_the_rows(rows, device):
 
 
 @pytest.mark.parametrize(
-    ("rows", "lse"),
-    [(PART, False), (TWO, False), (ONE, False), (TWO, True)],
-    ids=[*WAYS, "late"],
+    ("rows", "lse", "memory"),
+    [
+        (PART, False, None),
+        (TWO, False, None),
+        (ONE, False, None),
+        (TWO, True, None),
+        (TWO, False, SUMS),
+        (TWO, False, LOGITS),
+    ],
+    ids=[*WAYS, "late", "sums", "logits"],
 )
-def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, device):
+def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, memory, device):
     torch._dynamo.reset()
     x, w, b, target = case(rows, device=device)
-    op = fo.LinearCrossEntropy(load=LOAD, lse=lse)
+    op = fo.LinearCrossEntropy(load=LOAD, lse=lse, memory=memory)
 
     def step(x, w, b):
         made = op(x, w, target=target, b=b, cap=9.0)
