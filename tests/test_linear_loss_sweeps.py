@@ -96,8 +96,9 @@ def test_against_float64(rows, memory, reduction, dtype, device):
     unit = torch.finfo(dtype).eps + 64 * torch.finfo(loss.dtype).eps
     torch.testing.assert_close(loss.double(), wanted, rtol=2 * unit, atol=2 * unit * size)
     upstream = randn(*loss.shape, device=device, seed=8).to(loss.dtype)
-    found = torch.autograd.grad(loss, leaves, upstream, retain_graph=True)
-    again = torch.autograd.grad(loss, leaves, upstream)
+    kept = memory == LOGITS  # whose memory the gradient takes
+    found = torch.autograd.grad(loss, leaves, upstream, retain_graph=not kept)
+    again = found if kept else torch.autograd.grad(loss, leaves, upstream)
     exact = torch.autograd.grad(
         wanted, [one for one in doubles if one.requires_grad], upstream.double()
     )
@@ -317,7 +318,7 @@ def test_memory_that_may_be_taken_is_spent_on_fewer_products(dtype, monkeypatch)
     monkeypatch.setattr(passes, "_add_product", add)
     sums, whole = classes * features * 4, rows * classes * dtype.itemsize
     found = []
-    for memory in (None, 0, sums, (sums + whole) // 2, whole):
+    for memory in (None, 0, sums, (sums + whole) // 2):
         op = fo.LinearCrossEntropy(memory=memory)
 
         def step(op=op):
@@ -325,13 +326,39 @@ def test_memory_that_may_be_taken_is_spent_on_fewer_products(dtype, monkeypatch)
 
         made = peak_of(step) - x.nbytes - w.nbytes
         assert made <= max(memory or 0, x.nbytes) + 64 * rows
-        (said,) = re.findall("at most ([0-9]+) bytes", str(op.explain(x, w, target=target)))
-        assert abs(made - int(said)) <= 64 * rows
+        assert abs(made - told(op, x, w, target)) <= 64 * rows
         counts.clear()
         step()
         found.append(counts.count((classes, features)))
     assert found[:2] == [0, 0], "w's gradient is made by blocks of classes"
-    assert found[2] > found[3] > found[4] == 1, "chunks that add to it"
+    assert found[2] > found[3] > 1, "chunks that add to it"
+
+
+def told(op, x, w, target):
+    """The bytes beside factors and gradients that `explain` tells of."""
+    (said,) = re.findall("at most ([0-9]+) bytes", str(op.explain(x, w, target=target)))
+    return int(said)
+
+
+@pytest.mark.parametrize("options", [{}, {"lse": True}, {"reduction": "none"}], ids=str)
+def test_memory_for_all_logits(options):
+    """Any call that makes gradients keeps them then, and its graph goes back once."""
+    rows, classes = 512, 1024
+    x, w, _, target = case((rows,), features=128, classes=classes)
+    op = fo.LinearCrossEntropy(**options, memory=rows * classes * 4)
+
+    def loss():
+        found = op(x, w, target=target)
+        return (found.loss + found.lse.mean() if "lse" in options else found).sum()
+
+    made = peak_of(lambda: torch.autograd.grad(loss(), [x, w])) - x.nbytes - w.nbytes
+    assert rows * classes * 4 == told(op, x, w, target) <= made <= rows * classes * 4 + 64 * rows
+    once = loss()
+    torch.autograd.grad(once, [x, w], retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(once, [x, w])
+    with torch.no_grad():
+        assert "blocks of" in op.explain(x, w, target=target).implementation
 
 
 @pytest.mark.parametrize("memory", [1.5, True, "all", -1])

@@ -43,7 +43,13 @@ from fusedops.product.factors import (
     wrong_weight,
 )
 from fusedops.product.linear_loss_kernel import LossOfTiles
-from fusedops.product.linear_loss_logits import Logits, block_columns, pieces, sweeps_of
+from fusedops.product.linear_loss_logits import (
+    Logits,
+    block_columns,
+    keeps_logits,
+    pieces,
+    sweeps_of,
+)
 from fusedops.product.torch_op_linear_cross_entropy import by_parts
 from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
 
@@ -72,9 +78,9 @@ class LinearCrossEntropy(Op):
     saves up to one of four products. Such gradients are rounded before they are multiplied by that
     of the loss, and once more after it.
 
-    Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
-    memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
-    torch raises an error at the second pass.
+    Where all classes are one block (at most 2048, or 2 K), or `memory` has room for all logits, the
+    gradient of the logits takes their memory, as with ``inplace=True`` of `CrossEntropy`: a graph
+    that is retained goes back once, and torch raises an error at the second pass.
 
     Calls with a further result that has a gradient, those in float16, and operands that some rows
     share make all gradients in the backward pass, and add up x's in float32. The forward pass then
@@ -89,9 +95,9 @@ class LinearCrossEntropy(Op):
             As of `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
         memory: The bytes that a step may take beside x, w and their gradients to be faster; None,
             the default, for the least, which is about x's. With twice w's bytes (in 16 bits; once
-            in 32) nothing is multiplied again, with more there are fewer chunks, and with the bytes
-            of all logits these are kept for their gradients. It speeds up calls that make gradients
-            in the forward pass, and `explain` says what they take.
+            in 32) nothing is multiplied again where gradients are made in the forward pass, and
+            with more there are fewer chunks. With the bytes of all logits these are kept, as where
+            all classes are one block. `explain` says what a call takes.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is of the wrong kind or
@@ -224,7 +230,8 @@ class LinearCrossEntropy(Op):
             return self.whole._as_given(found, x.shape, arguments)
         classes, dtype = w.shape[0], factor_dtype(x)
         columns = block_columns(x.shape[-1], classes)
-        if classes <= columns or x.numel() == 0:
+        whole = classes <= columns or keeps_logits(self, x, w, arguments.values())
+        if whole or x.numel() == 0:
             if not torch.compiler.is_compiling():
                 named = {key: one for key, one in arguments.items() if key != "target"}
                 check_broadcast(self.name, "the logits", (*x.shape[:-1], classes), named)

@@ -93,21 +93,18 @@ def classes_ahead(rows: int, classes: int, size: int) -> int:
     return classes if ahead >= classes else ahead // 64 * 64
 
 
-def keeps_logits(op: Any, x: Tensor, w: Tensor) -> bool:
-    """Whether a call may take the memory of all logits, and then keeps them for its gradients.
-
-    They are gone when the gradient of w is multiplied by that of the loss, into as much memory.
-    """
-    memory: int = op.constants.get("memory", 0)
-    rows, (classes, features) = math.prod(x.shape[:-1]), w.shape
-    most = max(rows, features) * classes * factor_dtype(x).itemsize if memory else 0
-    return 0 < most <= memory
+def keeps_logits(op: Any, x: Tensor, w: Tensor, operands: Iterable[Any]) -> bool:
+    """Whether a call makes gradients, and may take the memory of all logits, which it keeps."""
+    if not (memory := op.constants.get("memory", 0)) or is_exporting():
+        return False
+    tensors = [one for one in (x, w, *operands) if isinstance(one, Tensor)]
+    wants = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    size = factor_dtype(x).itemsize
+    return wants and math.prod(x.shape[:-1]) * w.shape[0] * size <= memory
 
 
 def ahead_of(op: Any, x: Tensor, w: Tensor) -> int:
     """For how many classes a call may make w's gradient in the forward sweep."""
-    if keeps_logits(op, x, w):
-        return w.shape[0]
     rows, size = math.prod(x.shape[:-1]), factor_dtype(x).itemsize
     if memory := op.constants.get("memory", 0):
         rows = max(rows, memory // (x.shape[-1] * size))
@@ -125,8 +122,6 @@ def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
         ahead: For how many classes the forward sweep makes it.
     """
     rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, factor_dtype(x).itemsize
-    if keeps_logits(op, x, w):
-        return rows
     sums, spare = ahead * features * max(size, 4) // size, op.constants.get("memory", 0) // size
     return min(rows, chunk_rows(rows, features, classes, of_w=of_w, sums=sums, spare=spare))
 

@@ -40,8 +40,11 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
     whole = [name for name in sweeps.early if name != "w" or ahead == classes]
     late = [name for name in sweeps.wanted if name not in whole]
     backward: list[str] = []
-    if classes <= block_columns(x.shape[-1], classes) or x.numel() == 0:
+    kept_whole = keeps_logits(op, x, w, arguments.values())
+    if classes <= block_columns(x.shape[-1], classes) or x.numel() == 0 or kept_whole:
         told = f"one block: the product, {rows * classes * size} bytes, then a CrossEntropy"
+        if kept_whole:
+            told += f"; at most {rows * classes * size} bytes beside x, w and their gradients"
         kernels, early = 2, dict[str, Tensor]()
         backward += [f"one kernel, and {_products(sweeps.wanted)}"] * bool(sweeps.wanted)
     else:
@@ -114,15 +117,13 @@ def _by_rows(
     made += [f"a product for {name}" for name in ("x", "w") if name in sweeps.early]
     told = f"{counted(chunks, 'chunk')} of {taken} rows: {', '.join(made)}"
     sums, of_gradient = 0, w.numel() * size * of_w
-    if "w" in sweeps.early and not keeps_logits(op, x, w):
+    if "w" in sweeps.early:
         of = "w" if ahead == classes else f"the first {ahead} classes of w"
         said = "added up"
         if size < 4:
             said += " in float32"
         sums = ahead * features * max(size, 4)
         told += f"; the gradient of {of} is {said}, {sums} bytes"
-    if keeps_logits(op, x, w):
-        of_gradient = 0  # it is made while the logits are there
     # When the chunks are gone, a block of classes comes, or a gradient is multiplied by that of the
     # loss, beside all gradients.
     columns = block_columns(features, classes - ahead, backward=True) if ahead < classes else 0

@@ -41,7 +41,6 @@ from fusedops.product.linear_loss_logits import (
     ahead_of,
     block_columns,
     chunk_of,
-    keeps_logits,
     sweeps_of,
 )
 from fusedops.product.recorded import record_loss
@@ -119,25 +118,17 @@ class _Call(NamedTuple):
 class _Gradients:
     """Gradients that the parts of the logits add to, in float32 where several add to an element.
 
-    By rows, that of w is made for the classes that are ahead; `at_once` of all rows.
+    By rows, that of w is made for the classes that are ahead.
     """
 
-    def __init__(
-        self,
-        logits: Logits,
-        names: Sequence[str],
-        *,
-        by_rows: bool,
-        ahead: int,
-        at_once: bool = False,
-    ) -> None:
+    def __init__(self, logits: Logits, names: Sequence[str], *, by_rows: bool, ahead: int) -> None:
         self.logits, self.by_rows, self.ahead = logits, by_rows, ahead
         self.found: dict[str, Tensor] = {}
         for name in names:
             w = logits.w[:ahead] if by_rows else logits.w
             one = {"x": logits.x, "w": w, **logits.operands}[name]
             if name in ("x", "w"):
-                alone, make = (name == "x") == by_rows or at_once, one.new_empty
+                alone, make = (name == "x") == by_rows, one.new_empty
             else:
                 alone = logits.of_rows(one) if by_rows else logits.of_classes(one)
                 make = one.new_zeros
@@ -180,8 +171,7 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]
     """The results of each row, what is kept of it where that is read, and the early gradients."""
     logits, op = call.logits(), read(call.op)
     rows = chunk_of(op, call.x, call.w, of_w="w" in call.wanted, ahead=call.ahead)
-    at_once = keeps_logits(op, call.x, call.w)
-    gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead, at_once=at_once)
+    gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
     for here, classes, z in logits.parts(rows, logits.classes):
