@@ -96,7 +96,7 @@ class TestOnACpu:
     def test_a_loss_without_logits(self, lines):
         """The kernel of all classes; those of blocks are of lines of their own."""
         op = fo.LinearCrossEntropy([fo.Bias("b")])
-        x, w = torch.zeros(512, 8, dtype=HALF), torch.zeros(66 * 128, 8, dtype=HALF)
+        x, w = torch.zeros(512, 1280, dtype=HALF), torch.zeros(66 * 128, 1280, dtype=HALF)
         target, b = torch.zeros(512, dtype=torch.int64), torch.zeros(66 * 128)
         with torch.no_grad():
             for _ in "xy":

@@ -3,8 +3,8 @@
 //
 // What the epilogue warps do where a cross entropy reads the product and nobody else does: of each row of a
 // tile the logarithm of the sum of its exponentials goes to memory, with few other numbers, and the value at
-// the row's target, but no value beside it. Lanes that have packs of a row combine by a butterfly of shuffles, so that bits follow
-// from the tiling alone. Who joins the numbers of a row's tiles is left to others.
+// the row's target, but no other value. Lanes that have packs of a row combine by a butterfly of shuffles, so
+// that bits follow from the tiling alone. The caller joins the numbers of a row's tiles.
 #pragma once
 
 #include <fusedops/gemm/epilogue.cuh>
