@@ -4,10 +4,11 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
-from cases import raises, randn, thorough
+from cases import raises, randn, thorough, thorough_points
 from functorch.compile import aot_function, nop
 from torch.nn import functional
 from torch.profiler import ProfilerActivity
@@ -67,17 +68,25 @@ def verify(found, exact, dtype, size, name):
     assert error <= 4 * unit * (1 + 2 * size) + 64 * single, (name, error)
 
 
-@pytest.mark.parametrize("rows", [PART, TWO, *thorough(ONE)], ids=[*WAYS])
+#: Bytes that hold the sums of w's gradient in float32, and those that hold all logits.
+SUMS, LOGITS = CLASSES * 48 * 4, 9 * 11 * CLASSES * 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "memory"),
+    [(PART, None), (TWO, None), *thorough_points((ONE, None)), (TWO, SUMS), (TWO, LOGITS)],
+    ids=[*WAYS, "sums", "logits"],
+)
 @pytest.mark.parametrize("reduction", ["mean", *thorough("sum"), "none"])
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, *thorough(torch.float16, torch.float64)]
 )
-def test_against_float64(rows, reduction, dtype, device):
+def test_against_float64(rows, memory, reduction, dtype, device):
     x, w, b, target = case(rows, dtype, device)
     if reduction == "none":
         b.requires_grad_(False)
     options = {"label_smoothing": 0.1, "z_loss": 1e-3}
-    op = fo.LinearCrossEntropy(load=LOAD, reduction=reduction, **options)
+    op = fo.LinearCrossEntropy(load=LOAD, reduction=reduction, **options, memory=memory)
     loss = op(x, w, target=target, b=b, cap=20.0)
     leaves = [one for one in (x, w, b) if one.requires_grad]
     doubles = [one.detach().double().requires_grad_(one.requires_grad) for one in (x, w, b)]
@@ -87,8 +96,9 @@ def test_against_float64(rows, reduction, dtype, device):
     unit = torch.finfo(dtype).eps + 64 * torch.finfo(loss.dtype).eps
     torch.testing.assert_close(loss.double(), wanted, rtol=2 * unit, atol=2 * unit * size)
     upstream = randn(*loss.shape, device=device, seed=8).to(loss.dtype)
-    found = torch.autograd.grad(loss, leaves, upstream, retain_graph=True)
-    again = torch.autograd.grad(loss, leaves, upstream)
+    kept = memory == LOGITS  # whose memory the gradient takes
+    found = torch.autograd.grad(loss, leaves, upstream, retain_graph=not kept)
+    again = found if kept else torch.autograd.grad(loss, leaves, upstream)
     exact = torch.autograd.grad(
         wanted, [one for one in doubles if one.requires_grad], upstream.double()
     )
@@ -120,14 +130,21 @@ def test_operands_are_cut_with_the_rows(rows, device):
 
 
 @pytest.mark.parametrize(
-    ("rows", "lse"),
-    [(PART, False), (TWO, False), (ONE, False), (TWO, True)],
-    ids=[*WAYS, "late"],
+    ("rows", "lse", "memory"),
+    [
+        (PART, False, None),
+        (TWO, False, None),
+        (ONE, False, None),
+        (TWO, True, None),
+        (TWO, False, SUMS),
+        (TWO, False, LOGITS),
+    ],
+    ids=[*WAYS, "late", "sums", "logits"],
 )
-def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, device):
+def test_a_checkpoint_and_a_compiled_call_have_the_same_bits(rows, lse, memory, device):
     torch._dynamo.reset()
     x, w, b, target = case(rows, device=device)
-    op = fo.LinearCrossEntropy(load=LOAD, lse=lse)
+    op = fo.LinearCrossEntropy(load=LOAD, lse=lse, memory=memory)
 
     def step(x, w, b):
         made = op(x, w, target=target, b=b, cap=9.0)
@@ -284,6 +301,71 @@ def test_memory_beside_gradients_is_that_of_x(rows, dtype, reduction, retain, wa
     fewest = 64 * 1024 * dtype.itemsize if "w" not in wanted else 0  # a chunk of the fewest rows
     most = max(x.nbytes * (1 + (dtype is torch.float16)), fewest)
     assert made <= most + again + 64 * rows
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_memory_that_may_be_taken_is_spent_on_fewer_products(dtype, monkeypatch):
+    """No more than that, and as much as `explain` says."""
+    rows, features, classes = 512, 128, 1024
+    x, w, _, target = case((rows,), dtype, features=features, classes=classes)
+    counts = []
+
+    def add(total, *_, first):
+        counts.append(total.shape)
+        total.zero_()
+
+    monkeypatch.setattr(torch, "mm", lambda *_, out: out.zero_())
+    monkeypatch.setattr(passes, "_add_product", add)
+    sums, whole = classes * features * 4, rows * classes * dtype.itemsize
+    found = []
+    for memory in (None, 0, sums, (sums + whole) // 2):
+        op = fo.LinearCrossEntropy(memory=memory)
+
+        def step(op=op):
+            torch.autograd.grad(op(x, w, target=target), [x, w])
+
+        made = peak_of(step) - x.nbytes - w.nbytes
+        assert made <= max(memory or 0, x.nbytes) + 64 * rows
+        assert abs(made - told(op, x, w, target)) <= 64 * rows
+        counts.clear()
+        step()
+        found.append(counts.count((classes, features)))
+    assert found[:2] == [0, 0], "w's gradient is made by blocks of classes"
+    assert found[2] > found[3] > 1, "chunks that add to it"
+
+
+def told(op, x, w, target):
+    """The bytes beside factors and gradients that `explain` tells of."""
+    (said,) = re.findall("at most ([0-9]+) bytes", str(op.explain(x, w, target=target)))
+    return int(said)
+
+
+@pytest.mark.parametrize("options", [{}, {"lse": True}, {"reduction": "none"}], ids=str)
+def test_memory_for_all_logits(options):
+    """Any call that makes gradients keeps them then, and its graph goes back once."""
+    rows, classes = 512, 1024
+    x, w, _, target = case((rows,), features=128, classes=classes)
+    op = fo.LinearCrossEntropy(**options, memory=rows * classes * 4)
+
+    def loss():
+        found = op(x, w, target=target)
+        return (found.loss + found.lse.mean() if "lse" in options else found).sum()
+
+    made = peak_of(lambda: torch.autograd.grad(loss(), [x, w])) - x.nbytes - w.nbytes
+    assert rows * classes * 4 == told(op, x, w, target) <= made <= rows * classes * 4 + 64 * rows
+    once = loss()
+    torch.autograd.grad(once, [x, w], retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(once, [x, w])
+    with torch.no_grad():
+        assert "blocks of" in op.explain(x, w, target=target).implementation
+
+
+@pytest.mark.parametrize("memory", [1.5, True, "all", -1])
+def test_memory_is_a_number_of_bytes(memory):
+    kind = ValueError if memory == -1 else TypeError
+    with raises(kind, "LinearCrossEntropy", "memory must be"):
+        fo.LinearCrossEntropy(memory=memory)
 
 
 @pytest.mark.parametrize("wanted", ["xwb", "x", ""])

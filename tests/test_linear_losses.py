@@ -416,6 +416,15 @@ def test_a_softcap_of_the_module_that_is_none(softcap):
         module.softcap = softcap
 
 
+def test_the_memory_of_the_module():
+    module = fo.nn.LinearCrossEntropyLoss(4, 8, memory=1 << 20)
+    assert "memory=1048576" in repr(module)
+    assert module.op() == fo.LinearCrossEntropy(memory=1 << 20)
+    module.memory = None
+    assert module.op() == fo.LinearCrossEntropy()
+    assert "memory" not in repr(module)
+
+
 def test_a_linear_of_the_module_that_changes():
     key = {"label_smoothing": 0.03125}  # of no other test's declarations
     module = fo.nn.LinearCrossEntropyLoss(8, 20, bias=True, **key)

@@ -31,6 +31,7 @@ from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.recording import Signature
 from fusedops.product import choice as choices
 from fusedops.product import recorded
+from fusedops.product.linear_loss_kernel import pass_of
 from fusedops.product.product_kernel import Product
 from fusedops.testing import last_schedule
 
@@ -91,6 +92,24 @@ class TestOnACpu:
         assert (variant.arch, variant.key, variant.source) == ("sm_90a", want.key, want.source)
         for other in ("sm_80", "sm_100", "x86-64-v3"):
             assert not recorded.variants([one], HOPPER.named(other))
+
+    def test_a_loss_without_logits(self, lines):
+        """The kernel of all classes; those of blocks are of lines of their own."""
+        op = fo.LinearCrossEntropy([fo.Bias("b")])
+        x, w = torch.zeros(512, 1280, dtype=HALF), torch.zeros(66 * 128, 1280, dtype=HALF)
+        target, b = torch.zeros(512, dtype=torch.int64), torch.zeros(66 * 128)
+        with torch.no_grad():
+            for _ in "xy":
+                op(x, w, target=target, b=b)
+        (one,) = lines()
+        assert str(Signature.parse(str(one))) == str(one)
+        (variant,) = recorded.variants([one], HOPPER)
+        assert variant.entry == "product_row_sums"
+        given = {"target": target[:, None], "b": b}
+        planned = plan(pass_of(op.of_part.whole, x, w, given, HOPPER), HOPPER)
+        assert variant.key == planned.variants[0].key
+        assert not recorded.variants([one], Target.named("sm_100"))
+        assert not variants([one], HOPPER), "which a loss of whole logits would need"
 
     @pytest.mark.thorough
     def test_a_gradient_between_products(self, lines):

@@ -250,7 +250,8 @@ def test_every_row_decides_something_somewhere(monkeypatch):
                 deciding.add(id(rule))
             decided |= rule.sets
         assert decided == set(LaunchConfig._fields), features
-    for features in (*products(), *products_of_few_rows(), *products_of_eight_bits()):
+    kinds = products(), products_of_few_rows(), products_of_eight_bits(), products_of_a_loss()
+    for features in itertools.chain(*kinds):
         deciding.add(id(next(iter(found.matching(features)))))
     for kind, rules in found.rules.items():
         idle = [i for i, rule in enumerate(rules) if id(rule) not in deciding]
@@ -261,6 +262,13 @@ def products_of_eight_bits():
     """Features of products of 8-bit factors: many tiles, few, and scales along K."""
     for change in ({}, {"wave_percent": 20}, {"along_k": True}):
         yield next(products())._replace(dtype="float8_e4m3fn", **change)
+
+
+def products_of_a_loss():
+    """Features of the product before a loss: many tiles, few, few rows, and little depth."""
+    plain = next(products())._replace(row_sums=True, depth=1024)
+    for change in ({}, {"wave_percent": 45}, {"filled_percent": 50}, {"depth": 1016}):
+        yield plain._replace(**change)
 
 
 def products_of_few_rows():
@@ -317,7 +325,13 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
     assert chosen[9:13] == ["InTurns", "Together", two, "Together"]
     assert chosen[13:16] == ["Together", "InTurns", "InTurns"]
     assert chosen[16:] == ["Together", two, "Together", two]
-    known = {"reads": 1, "writes": 2, "draws": True, "dtype": "float16"}
+    chosen = [
+        lookup.product_config(one, "sm_90", gpu).config.implementation
+        for one in products_of_a_loss()
+    ]
+    assert chosen == ["Together", two, two, two]
+    plain = {"dtype": "float16", "row_sums": False, "ragged_depth": False}
+    known = {"reads": 1, "writes": 2, "draws": True, **plain}
     assert lookup.product_implementations("sm_90", gpu, **known) == {
         "two_kernels",
         "Together",
@@ -325,7 +339,7 @@ def test_one_kernel_for_a_product_where_it_was_measured_to_be_faster():
         "InTurns",
         "FewRows",
     }
-    deep = {"depth": 8192, "dtype": "float16", "ragged_depth": False}
+    deep = {"depth": 8192, **plain}
     assert lookup.product_implementations("sm_90", gpu, **deep) == {"two_kernels", "FewRows"}
     assert lookup.product_implementations("sm_90", gpu, **deep, columns=128) == {"two_kernels"}
 

@@ -62,13 +62,18 @@ struct Packs {
       call_all(chain, none, AheadRow<Index, true>(rows[p], operands[p]));
     }
   }
-  /// Runs the STORE.
-  template <class Target, class Functors>
-  __device__ __forceinline__ void run(const Store<Target, Functors>& to) {
+  /// Runs the functors.
+  template <class Functors>
+  __device__ __forceinline__ void apply(const Functors& chain) {
     int read[kPacks];  // of the operands, in words
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) read[p] = 0;
-    through(to.chain, read);
+    through(chain, read);
+  }
+  /// Runs the STORE.
+  template <class Target, class Functors>
+  __device__ __forceinline__ void run(const Store<Target, Functors>& to) {
+    apply(to.chain);
     FUSEDOPS_UNROLL
     for (int p = 0; p < kPacks; ++p) to.target.write(values[p], rows[p], col);
   }

@@ -39,6 +39,7 @@ TEMPLATES = {
     "scaled_product": ("product_kernel<{}>", ", a.group, a.scales"),
     "few_rows_product": ("few_rows_kernel<{}>", ""),
     "product_gradient": ("product_kernel<{}>", ", a.group"),
+    "product_row_sums": ("product_kernel<{}>", ", a.group"),
     "batched_product": ("batched_product_kernel<{}>", ", a.group, a.batch"),
     "grouped_product": ("grouped_product_kernel<{}, gemm::Halves::kNone>", ", a.group, a.groups"),
     "halved_product": ("grouped_product_kernel<{}, gemm::Halves::kBelow>", ", a.group, a.groups"),
@@ -116,7 +117,8 @@ def product_source(
     """The source of a kernel `fusedops_kernel`.
 
     `entry` is one of `TEMPLATES`. The epilogue is a STORE, that of "product_gradient" the gradient
-    of a LOAD. The other arguments are as for `cuda_source`.
+    of a LOAD, that of "product_row_sums" a LOAD and sums of its rows. The other arguments are as
+    for `cuda_source`.
     """
     functors = [
         f"a.{one.name}{'.drawn()' if one.drawn else ''}"
@@ -127,6 +129,10 @@ def product_source(
     template, order = TEMPLATES[entry]
     if entry == "grouped_weights":
         epilogue, header = "a.y", "gemm/grouped_weights.cuh"
+    elif entry == "product_row_sums":
+        kept = ", ".join([*functors, "gemm::keep_target(a.op.target, a.at)", "Absent{}"])
+        epilogue = f"gemm::row_sums<{tiling.cpp}>(store({kept}), a.numbers, a.rows.count)"
+        header = "gemm/row_sums.cuh"
     elif entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
@@ -159,5 +165,6 @@ static_assert({tiling.cpp}::Ring::kShared == {tiling.shared_bytes},
 """,
     )
     # Of gradients it was not measured; what is wider than 16 bits would show the difference.
-    short = entry != "product_gradient" and all("View<float," not in one.cpp for one in members)
+    rounds = entry not in ("product_gradient", "product_row_sums")
+    short = rounds and all("View<float," not in one.cpp for one in members)
     return text._replace(macros=(SHORT,)) if short else text

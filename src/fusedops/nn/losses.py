@@ -145,6 +145,8 @@ class LinearCrossEntropyLoss(Declares):
         label_smoothing: The share in [0, 1] of the target that all classes have in equal parts.
         z_loss: ``z_loss * lse ** 2`` is added to the loss of each row.
         softcap: A number: logits become ``softcap * tanh(logits / softcap)``; None for none.
+        memory: The bytes that a step may take beside inputs and gradients to be faster; None for
+            the least. `fusedops.LinearCrossEntropy` says what they are spent on.
 
     Raises:
         TypeError: dtype is no floating dtype of the library, or ignore_index no int.
@@ -156,7 +158,9 @@ class LinearCrossEntropyLoss(Declares):
     tensor(4.6052, grad_fn=<DivBackward0>)
     """
 
-    _settings = frozenset({"ignore_index", "reduction", "label_smoothing", "z_loss", "softcap"})
+    _settings = frozenset(
+        {"ignore_index", "reduction", "label_smoothing", "z_loss", "softcap", "memory"}
+    )
 
     def __init__(
         self,
@@ -171,6 +175,7 @@ class LinearCrossEntropyLoss(Declares):
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
         softcap: float | None = None,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         check_dtype("LinearCrossEntropyLoss", dtype)
@@ -180,11 +185,12 @@ class LinearCrossEntropyLoss(Declares):
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.softcap = softcap
+        self.memory = memory
         self._settle()
 
     def _key(self) -> tuple[Any, ...]:
         biased, capped = self.linear.bias is not None, self.softcap is not None
-        return (LinearCrossEntropy, *_settings_of(self).values(), biased, capped)
+        return (LinearCrossEntropy, *_settings_of(self).values(), self.memory, biased, capped)
 
     def _declare(self) -> None:
         if self.softcap is not None and not (is_finite(self.softcap) and self.softcap > 0):
@@ -196,7 +202,8 @@ class LinearCrossEntropyLoss(Declares):
         if key not in declared:
             *_, biased, capped = key
             load = [*[Bias("bias")] * biased, *[Softcap("softcap")] * capped]
-            declared[key] = LinearCrossEntropy(load, **_settings_of(self))
+            settings = _settings_of(self)
+            declared[key] = LinearCrossEntropy(load, **settings, memory=self.memory)
 
     def op(self) -> LinearCrossEntropy:
         """The op that the module calls."""
@@ -226,7 +233,7 @@ class LinearCrossEntropyLoss(Declares):
 
     def extra_repr(self) -> str:
         """The arguments that are not the defaults."""
-        return _shown(self, **_DEFAULTS, softcap=None)
+        return _shown(self, **_DEFAULTS, softcap=None, memory=None)
 
 
 _DEFAULTS: dict[str, Any] = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0}

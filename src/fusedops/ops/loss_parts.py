@@ -213,43 +213,72 @@ class LossOfParts:
         mean = parts["mean"].sum(0) if "mean" in parts else None
         return self.joined(parts, parts["target"].sum(0), mean, target, classes)
 
-    def joined_blocks(
-        self, parts: Mapping[str, Tensor], target: Tensor, columns: int, classes: int
+    def numbers_of_blocks(
+        self, found: Mapping[str, Tensor], target: Tensor, columns: int
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """What the op returns of each row, and what a kernel of whole rows would keep of it.
-
-        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
-        maximum, to which the sum is relative.
+        """The numbers of blocks that `joined_blocks` takes, and the logit of each row's target.
 
         Args:
-            parts: What the op with the constants `row_parts.own` gives of each block, in a first
+            found: What the op with the constants `row_parts.own` gives of each block, in a first
                 dimension of their own.
+            target: The class of each row.
+            columns: How many classes a block has; the last has what is left.
+        """
+        parts, last = dict(found), len(found["lse"]) - 1
+        block = (target // columns).clamp(0, last)
+        if "correct" in parts:
+            numbers = torch.arange(last + 1, device=block.device)
+            elsewhere = numbers.view(-1, *[1] * block.dim()) != block
+            parts["correct"] = parts["correct"].masked_fill(elsewhere, 0.0)
+        if self.constants["label_smoothing"] > 0:
+            parts["mean"] = mean_of_part(found)
+        return parts, value_of_target(found).gather(0, block[None])[0]
+
+    def joined_blocks(
+        self, parts: Mapping[str, Tensor], at: Tensor, target: Tensor, columns: int, classes: int
+    ) -> dict[str, Tensor]:
+        """What the op returns of each row.
+
+        Args:
+            parts: The numbers of each block, in a first dimension of their own: those of `joined`,
+                and the mean where there is label smoothing.
+            at: The logit of each row's target.
             target: The class of each row.
             columns: How many classes a block has; the last has what is left.
             classes: How many there are.
         """
         last, smoothing = len(parts["lse"]) - 1, self.constants["label_smoothing"]
-        block = (target // columns).clamp(0, last)
-        at = value_of_target(parts).gather(0, block[None])[0]
-        if "correct" in parts:
-            elsewhere = torch.arange(last + 1, device=block.device)[:, None] != block
-            parts = {**parts, "correct": parts["correct"].masked_fill(elsewhere, 0.0)}
         mean = None
         if smoothing > 0:
-            means = mean_of_part(parts)
+            means = parts["mean"]
             sums = columns * means[:-1].sum(0) + (classes - columns * last) * means[-1]
             mean = sums / classes
-        found = self.joined(parts, at, mean, target, classes)
+        return self.joined(parts, at, mean, target, classes)
+
+    def kept_of_blocks(
+        self, parts: Mapping[str, Tensor], found: Mapping[str, Tensor], target: Tensor, classes: int
+    ) -> Tensor:
+        """What a kernel of whole rows would keep of each row.
+
+        op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
+        maximum, to which the sum is relative.
+
+        Args:
+            parts: The numbers of each block, as `joined_blocks` takes them.
+            found: What it returns of them.
+            target: The class of each row.
+            classes: How many there are.
+        """
         ignored = target == self.constants["ignore_index"]
         known = (target >= 0) & (target < classes)
-        base = parts["lse"].amax(0)
+        base, smoothing = parts["lse"].amax(0), self.constants["label_smoothing"]
         log_sum = (parts["lse"] - base).exp_().sum(0).log_().masked_fill(~known, torch.nan)
         kept = [base.masked_fill(ignored, 0.0), log_sum.masked_fill(ignored, torch.inf)]
         if smoothing > 0:
             kept.append(torch.full_like(base, smoothing / classes))
         if "entropy" in found:
             kept.append(found["entropy"])
-        return found, torch.stack(kept, -1)
+        return torch.stack(kept, -1)
 
     def joined(
         self,

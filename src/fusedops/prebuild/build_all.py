@@ -53,7 +53,7 @@ class Outcome:
 def variants(
     signatures: Iterable[Signature], target: Target, *, backward: bool = True
 ) -> list[Variant]:
-    """List the variants that calls run on a target, each once.
+    """List the variants that calls run on a target, each once, but those that multiply.
 
     Args:
         signatures: The signatures of the calls and of backward passes. A declaration with dropouts
@@ -66,7 +66,7 @@ def variants(
     Raises:
         TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.
     """
-    every = list({str(one): one for one in signatures}.values())
+    every = list({str(one): one for one in signatures if not one.of_loss}.values())
     trained = {one.rows for one in every if one.backward}
     found: dict[tuple[object, ...], Variant] = {}
     for one in every:

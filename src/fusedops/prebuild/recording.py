@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.dimensions import contiguous
+from fusedops.declare.text import read
 from fusedops.errors import UnsupportedError, counted
 from fusedops.jit import env
 from fusedops.jit.lock import guard
@@ -102,6 +103,11 @@ class Signature(NamedTuple):
     def backward(self) -> bool:
         """Whether this is a backward pass that is not fused with a matrix product."""
         return bool(self.wanted) and not self.factors
+
+    @property
+    def of_loss(self) -> bool:
+        """Whether it is a loss whose logits are in no memory: they are in one kernel's alone."""
+        return bool(self.factors) and bool(read(self.op).reduces)
 
     @property
     def rows(self) -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ from fusedops.declare.interactive import CallSignature
 from fusedops.declare.op import Op
 from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
-from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError, shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor
 from fusedops.functors.operands import IDS
@@ -42,7 +42,14 @@ from fusedops.product.factors import (
     wrong_shape,
     wrong_weight,
 )
-from fusedops.product.linear_loss_logits import Logits, block_columns, pieces, sweeps_of
+from fusedops.product.linear_loss_kernel import LossOfTiles
+from fusedops.product.linear_loss_logits import (
+    Logits,
+    block_columns,
+    keeps_logits,
+    pieces,
+    sweeps_of,
+)
 from fusedops.product.torch_op_linear_cross_entropy import by_parts
 from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
 
@@ -71,13 +78,14 @@ class LinearCrossEntropy(Op):
     saves up to one of four products. Such gradients are rounded before they are multiplied by that
     of the loss, and once more after it.
 
-    Where all classes are one block (at most 2048, or 2 K), the gradient of the logits takes their
-    memory, as with ``inplace=True`` of `CrossEntropy`: a graph that is retained goes back once, and
-    torch raises an error at the second pass.
+    Where all classes are one block (at most 2048, or 2 K), or ``memory=`` has room for all logits,
+    the gradient of the logits takes their memory, as with ``inplace=True`` of `CrossEntropy`: a
+    graph that is retained goes back once, and torch raises an error at the second pass.
 
     Calls with a further result that has a gradient, those in float16, and operands that some rows
     share make all gradients in the backward pass, and add up x's in float32. The forward pass then
-    goes by blocks of classes too, as it does where no gradient is wanted.
+    goes by blocks of classes too, as it does where no gradient is wanted; on sm_90, in 16 bits and
+    with enough rows, by one kernel that writes no logits.
 
     As DTensors, w may be sharded over classes and x over rows (docs/how-to/many-gpus.md).
 
@@ -86,6 +94,11 @@ class LinearCrossEntropy(Op):
             and `Mask`; none by default. Each must act on every element by itself.
         ignore_index, label_smoothing, z_loss, reduction, lse, log_prob, entropy, largest, correct:
             As of `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
+        memory: The bytes that a step may take beside x, w and their gradients to be faster; None,
+            the default, for the least, which is about x's. With twice w's bytes (in 16 bits; once
+            in 32) nothing is multiplied again where gradients are made in the forward pass, and
+            with more there are fewer chunks. With the bytes of all logits these are kept, as where
+            all classes are one block. `explain` says what a call takes.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is of the wrong kind or
@@ -122,6 +135,7 @@ class LinearCrossEntropy(Op):
         entropy: bool = False,
         largest: bool = False,
         correct: bool = False,
+        memory: int | None = None,
     ) -> None:
         options: dict[str, Any] = {"lse": lse, "log_prob": log_prob, "entropy": entropy}
         options |= {"largest": largest, "correct": correct}
@@ -135,9 +149,18 @@ class LinearCrossEntropy(Op):
                 inplace=True,
                 **options,
             )
+        if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool)):
+            raise TypeError(
+                f"{self.title}: memory must be an int, a number of bytes, or None for the least, "
+                f"got {shortened(memory)}"
+            )
+        if memory is not None and memory < 0:
+            raise ValueError(f"{self.title}: memory must be a number of bytes >= 0, got {memory}")
         self.whole = whole
         self.chains = {"load": whole.load}
         self.constants = {k: one for k, one in whole.constants.items() if k != "inplace"}
+        if memory is not None:
+            self.constants["memory"] = memory
         self.load, self.operands, self.slots = whole.load, whole.operands, whole.slots
         self.store, self.row_operands = (), whole.row_operands  # as messages about names read them
         self.outputs, self.saves, self.optional = whole.outputs, whole.saves, whole.optional
@@ -208,7 +231,8 @@ class LinearCrossEntropy(Op):
             return self.whole._as_given(found, x.shape, arguments)
         classes, dtype = w.shape[0], factor_dtype(x)
         columns = block_columns(x.shape[-1], classes)
-        if classes <= columns or x.numel() == 0:
+        whole = classes <= columns or keeps_logits(self, x, w, arguments.values())
+        if whole or x.numel() == 0:
             if not torch.compiler.is_compiling():
                 named = {key: one for key, one in arguments.items() if key != "target"}
                 check_broadcast(self.name, "the logits", (*x.shape[:-1], classes), named)
@@ -234,6 +258,11 @@ class LinearCrossEntropy(Op):
         """The op of a rank that has a part of the classes: the numbers of rows that it shares."""
         constants = constants_of_part(self.constants)
         return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
+
+    @functools.cached_property
+    def of_tiles(self) -> LossOfTiles:
+        """What runs product and loss as one kernel, where no logits are wanted."""
+        return LossOfTiles(self.of_part.whole)
 
     def losses(
         self, x: Tensor, w: Tensor, operands: Mapping[str, Any]
@@ -276,14 +305,9 @@ class LinearCrossEntropy(Op):
 
             here: ProductExplanation = explained(self, x, w, arguments)
             return dataclasses.replace(here, op=self)
-        operands = {
-            name: one
-            for name, one in arguments.items()
-            if isinstance(one, Tensor) and name != "target"
-        }
         with guard:
             from fusedops.product.linear_loss_report import explanation
-        told: ProductExplanation = explanation(self, x, w, operands)
+        told: ProductExplanation = explanation(self, x, w, arguments)
         return told
 
     def check(self, x: Any, w: Any) -> None:

@@ -19,9 +19,12 @@ from fusedops.torch_ops.tracing import is_exporting
 __all__ = [
     "Logits",
     "Sweeps",
+    "ahead_of",
     "block_columns",
+    "chunk_of",
     "chunk_rows",
     "classes_ahead",
+    "keeps_logits",
     "pieces",
     "sweeps_of",
     "why_late",
@@ -34,11 +37,14 @@ _FEWEST_ROWS, _ENOUGH_ROWS = 512, 1024
 _FEWEST_CLASSES, _MOST_CLASSES = 2048, 16384
 
 
-def chunk_rows(rows: int, features: int, classes: int, *, of_w: bool, sums: int = 0) -> int:
+def chunk_rows(
+    rows: int, features: int, classes: int, *, of_w: bool, sums: int = 0, spare: int = 0
+) -> int:
     """How many rows are multiplied at a time, all chunks but the last having as many.
 
     Where a gradient of w is made, their logits take no more memory than it does, which is allocated
-    when they are gone. If those are few rows, they may take as much as x beside it, less the sums.
+    when they are gone. If those are few rows, they may take as much as x beside it, less the sums;
+    and in any case as much as spare memory beside it, less the sums.
 
     Args:
         rows: The rows of x.
@@ -46,12 +52,15 @@ def chunk_rows(rows: int, features: int, classes: int, *, of_w: bool, sums: int 
         classes: The rows of w.
         of_w: Whether a gradient of w is made, in either pass.
         sums: How many logits have the bytes of the sums of w's gradient.
+        spare: How many have those of the memory that a call may take.
 
     >>> chunk_rows(rows=16384, features=2048, classes=32000, of_w=True)
     2048
     """
-    room = rows * features // classes + (features - sums // classes) * of_w
-    wanted = max(_FEWEST_ROWS, min(room, _ENOUGH_ROWS), features * of_w) // 64 * 64
+    of_gradient = (features - sums // classes) * of_w
+    room = rows * features // classes + of_gradient
+    most = max(min(room, _ENOUGH_ROWS), spare // classes + of_gradient)
+    wanted = max(_FEWEST_ROWS, most, features * of_w) // 64 * 64
     count = max(1, math.ceil(rows / wanted))
     return math.ceil(math.ceil(rows / count) / 64) * 64
 
@@ -84,6 +93,39 @@ def classes_ahead(rows: int, classes: int, size: int) -> int:
     return classes if ahead >= classes else ahead // 64 * 64
 
 
+def keeps_logits(op: Any, x: Tensor, w: Tensor, operands: Iterable[Any]) -> bool:
+    """Whether a call makes gradients, and may take the memory of all logits, which it keeps."""
+    if not (memory := op.constants.get("memory", 0)) or is_exporting():
+        return False
+    tensors = [one for one in (x, w, *operands) if isinstance(one, Tensor)]
+    wants = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    size = factor_dtype(x).itemsize
+    return wants and math.prod(x.shape[:-1]) * w.shape[0] * size <= memory
+
+
+def ahead_of(op: Any, x: Tensor, w: Tensor) -> int:
+    """For how many classes a call may make w's gradient in the forward sweep."""
+    rows, size = math.prod(x.shape[:-1]), factor_dtype(x).itemsize
+    if memory := op.constants.get("memory", 0):
+        rows = max(rows, memory // (x.shape[-1] * size))
+    return classes_ahead(rows, w.shape[0], size)
+
+
+def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
+    """How many rows of a call are multiplied at a time, where gradients are made of them.
+
+    Args:
+        op: The op.
+        x: The left factor.
+        w: The right one.
+        of_w: Whether a gradient of w is made, in either pass.
+        ahead: For how many classes the forward sweep makes it.
+    """
+    rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, factor_dtype(x).itemsize
+    sums, spare = ahead * features * max(size, 4) // size, op.constants.get("memory", 0) // size
+    return min(rows, chunk_rows(rows, features, classes, of_w=of_w, sums=sums, spare=spare))
+
+
 class Sweeps(NamedTuple):
     """Which gradients a call makes, and which of them already in the forward pass.
 
@@ -100,8 +142,7 @@ def sweeps_of(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> 
     wanted = [k for k, one in named.items() if torch.is_grad_enabled() and one.requires_grad]
     if why_late(op, x, operands, wanted):
         return Sweeps(wanted, [])
-    by_row, rows = op.constants["reduction"] == "none", math.prod(x.shape[:-1])
-    sums = not by_row and classes_ahead(rows, w.shape[0], factor_dtype(x).itemsize) > 0
+    sums = op.constants["reduction"] != "none" and ahead_of(op, x, w) > 0
     return Sweeps(wanted, [name for name in wanted if name != "w" or sums])
 
 
@@ -181,6 +222,11 @@ class Logits:
         found = {name: self.cut(one, rows, classes) for name, one in self.operands.items()}
         found["target"] = (self.target[rows] - classes.start)[..., None]
         return found
+
+    @property
+    def of_all(self) -> dict[str, Any]:
+        """The operands of all logits, numbers and the targets among them."""
+        return {**self.operands, **self.numbers, "target": self.target[..., None]}
 
     def room(self, rows: int, classes: int) -> Tensor:
         """Memory for logits as a matrix, whose rows begin where a product writes them well."""

@@ -8,16 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedops.errors import counted
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.product.factors import factor_dtype
+from fusedops.product.linear_loss_kernel import explained
 from fusedops.product.linear_loss_logits import (
+    Logits,
     Sweeps,
+    ahead_of,
     block_columns,
-    chunk_rows,
-    classes_ahead,
+    chunk_of,
+    keeps_logits,
     sweeps_of,
     why_late,
 )
@@ -25,22 +29,35 @@ from fusedops.product.linear_loss_logits import (
 __all__ = ["explanation"]
 
 
-def explanation(op: Any, x: Tensor, w: Tensor, operands: Mapping[str, Tensor]) -> Any:
-    """The explanation of a call with these tensors."""
+def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
+    """The explanation of a call with these factors, and operands and targets by name."""
+    operands = {k: one for k, one in arguments.items() if isinstance(one, Tensor)}
+    target = operands.pop("target")
     rows, classes, size = math.prod(x.shape[:-1]), w.shape[0], factor_dtype(x).itemsize
     flops, named = 2 * rows * w.numel(), {"x": x, "w": w}
     sweeps = sweeps_of(op, x, w, operands)
-    ahead = classes_ahead(rows, classes, size) if "w" in sweeps.early else 0
+    ahead = ahead_of(op, x, w) if "w" in sweeps.early else 0
     whole = [name for name in sweeps.early if name != "w" or ahead == classes]
     late = [name for name in sweeps.wanted if name not in whole]
     backward: list[str] = []
-    if classes <= block_columns(x.shape[-1], classes) or x.numel() == 0:
+    kept_whole = keeps_logits(op, x, w, arguments.values())
+    if classes <= block_columns(x.shape[-1], classes) or x.numel() == 0 or kept_whole:
         told = f"one block: the product, {rows * classes * size} bytes, then a CrossEntropy"
+        if kept_whole:
+            told += f"; at most {rows * classes * size} bytes beside x, w and their gradients"
         kernels, early = 2, dict[str, Tensor]()
         backward += [f"one kernel, and {_products(sweeps.wanted)}"] * bool(sweeps.wanted)
     else:
         why = why_late(op, x, operands, sweeps.wanted)
-        told, kernels = _forward(x, w[:ahead], classes, sweeps, size, why)
+        if sweeps.early:
+            told, kernels = _by_rows(op, x, w, ahead, sweeps, size)
+        else:
+            numbers = {k: one for k, one in arguments.items() if not isinstance(one, Tensor)}
+            of_x, of_w = (torch.empty_like(one, dtype=factor_dtype(x)) for one in (x, w))
+            logits = Logits(op, of_x, of_w, target, operands, numbers)
+            told, kernels = _by_classes(logits, op, size)
+            if why and sweeps.wanted:
+                told += f"; all gradients are made in the backward pass: {why}"
         named["w"] = w[:ahead]
         early = {k: one for k, one in named.items() if k in sweeps.early}
         if late:
@@ -68,40 +85,52 @@ def _products(wanted: Sequence[str]) -> str:
     return " and ".join(made) or "a sum"
 
 
-def _forward(
-    x: Tensor, ahead: Tensor, classes: int, sweeps: Sweeps, size: int, why: str
-) -> tuple[str, int]:
-    """What the forward pass runs, in words, and how many kernels that are.
+def _by_classes(logits: Logits, op: Any, size: int) -> tuple[str, int]:
+    """What a forward pass runs that makes no gradient, in words, and how many kernels that are."""
+    rows, classes, features = logits.count, *logits.w.shape
+    whole = f"the logits of all classes would be {rows * classes * size} bytes"
+    choice = explained(op.of_part.whole, logits.x, logits.w, logits.of_all)
+    if choice.tiling is not None:
+        tiles = -(-classes // choice.tiling.cols)
+        numbers = f"one number a row of each of {counted(tiles, 'tile')}, {rows * tiles * 4} bytes"
+        return f"one kernel that multiplies and writes {numbers}, {choice.why}; {whole}", 1
+    columns = block_columns(features, classes)
+    blocks = math.ceil(classes / columns)
+    told = (
+        f"{counted(blocks, 'block')} of {columns} classes: a product of {rows * columns * size} "
+        f"bytes, then one kernel that reads it and writes a few numbers a row; {whole}; "
+        f"{choice.why}"
+    )
+    return told, 2 * blocks
 
-    `ahead` are the rows of w, of all classes, whose gradient it makes.
-    """
-    rows, features = math.prod(x.shape[:-1]), x.shape[-1]
-    if not sweeps.early:
-        columns = block_columns(features, classes)
-        blocks = math.ceil(classes / columns)
-        told = (
-            f"{counted(blocks, 'block')} of {columns} classes: a product of "
-            f"{rows * columns * size} bytes, then one kernel that reads it and writes a few "
-            f"numbers a row; the logits of all classes would be {rows * classes * size} bytes"
-        )
-        if why and sweeps.wanted:
-            told += f"; all gradients are made in the backward pass: {why}"
-        return told, 2 * blocks
-    sums = ahead.numel() * max(size, 4) // size
-    taken = chunk_rows(rows, features, classes, of_w="w" in sweeps.wanted, sums=sums)
-    taken = min(taken, rows)
-    chunks = math.ceil(rows / taken)
-    made = [f"a product of {taken * classes * size} bytes", "a kernel for the loss"]
+
+def _by_rows(
+    op: Any, x: Tensor, w: Tensor, ahead: int, sweeps: Sweeps, size: int
+) -> tuple[str, int]:
+    """The same of one that makes gradients, that of w for the classes ahead."""
+    rows, (classes, features) = math.prod(x.shape[:-1]), w.shape
+    of_w = "w" in sweeps.wanted
+    taken = chunk_of(op, x, w, of_w=of_w, ahead=ahead)
+    chunks, logits = math.ceil(rows / taken), taken * classes * size
+    made = [f"a product of {logits} bytes", "a kernel for the loss"]
     made += ["one for the gradient of the logits in their memory"]
     made += [f"a product for {name}" for name in ("x", "w") if name in sweeps.early]
     told = f"{counted(chunks, 'chunk')} of {taken} rows: {', '.join(made)}"
+    sums, of_gradient = 0, w.numel() * size * of_w
     if "w" in sweeps.early:
-        of = "w" if len(ahead) == classes else f"the first {len(ahead)} classes of w"
+        of = "w" if ahead == classes else f"the first {ahead} classes of w"
         said = "added up"
         if size < 4:
             said += " in float32"
-        told += f"; the gradient of {of} is {said}, {ahead.numel() * max(size, 4)} bytes"
-    return told, chunks * len(made)
+        sums = ahead * features * max(size, 4)
+        told += f"; the gradient of {of} is {said}, {sums} bytes"
+    # When the chunks are gone, a block of classes comes, or a gradient is multiplied by that of the
+    # loss, beside all gradients.
+    columns = block_columns(features, classes - ahead, backward=True) if ahead < classes else 0
+    again = max(rows * columns * of_w, rows * features, ahead * features) * size
+    ending = ahead * features * (max(size, 4) + size) if sums else 0
+    peak = max(sums + logits - of_gradient, ending - of_gradient, again)
+    return f"{told}; at most {peak} bytes beside x, w and their gradients", chunks * len(made)
 
 
 def _late(rows: int, w: Tensor, late: Sequence[str], size: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fusedops.bind.bind import Bound
 from fusedops.declare.text import read
@@ -19,14 +20,17 @@ from fusedops.plan.planner import plan
 from fusedops.product import product_backward
 from fusedops.product.choice import able, as_if_cast, bind_store, chosen
 from fusedops.product.factors import read_dtype
+from fusedops.product.linear_loss_kernel import pass_of
 from fusedops.product.product_backward import ProductGradient, may_fuse
 from fusedops.product.product_kernel import Product
+from fusedops.run.autograd import without_memory
 
 if TYPE_CHECKING:
     from fusedops.map import Map
+    from fusedops.ops.losses import CrossEntropy
     from fusedops.prebuild.recording import Signature
 
-__all__ = ["record", "record_gradient", "variants"]
+__all__ = ["record", "record_gradient", "record_loss", "variants"]
 
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:
@@ -68,6 +72,21 @@ def record_gradient(
         _notify(epilogue, bound, {"x": dy.contiguous(), "w": w}, wanted | {"x"})
 
 
+def record_loss(part: CrossEntropy, x: Tensor, w: Tensor, operands: Mapping[str, Any]) -> None:
+    """Record a call of `LossOfTiles`, if one kernel would run it on some GPU."""
+    tensors = [x, w, *(one for one in operands.values() if isinstance(one, Tensor))]
+    if part.lacking(dict(operands)) or any(type(t) not in (Tensor, Parameter) for t in tensors):
+        return
+    z = without_memory(x, (*operands["target"].shape[:-1], w.shape[0]))
+    bound, factors, observer = part.bind(z, dict(operands)), {"x": x, "w": w}, part.observer
+    told = bound._replace(x=torch.empty(z.shape, dtype=z.dtype, device="meta"))
+    observer.notify(
+        functools.partial(observer.of_call, told, factors),
+        lambda target: _variants(bound, factors, target, frozenset()),
+        Target.of(x.device),
+    )
+
+
 def _is_odd(epilogue: Map, factors: Iterable[Tensor], arguments: Mapping[str, Any]) -> bool:
     """True if a fused GEMM cannot record this call: traced, of mixed dtypes, or with no operand."""
     tensors = [*factors, *(one for one in arguments.values() if isinstance(one, Tensor))]
@@ -92,6 +111,12 @@ def _variants(
 ) -> Iterator[Variant]:
     """The kernels of a call on a target if a fused GEMM runs it; with `wanted`, of a gradient."""
     x, w, op = factors["x"], factors["w"], bound.op
+    if op.reduces:
+        of_loss = pass_of(op, x, w, bound.operands, target)  # type: ignore[arg-type]
+        planned = None if of_loss is None else plan(of_loss, target)
+        if planned is not None:
+            yield from planned.variants
+        return
     arguments = {**bound.operands, "training": bool(bound.dropout_slots)}
     choose = product_backward.chosen if wanted else chosen
     tiling = choose(op, x, w, arguments, target).tiling  # type: ignore[arg-type]

@@ -279,7 +279,7 @@ def _may_be_one(
     if forced is not None:
         return forced.implementation != IMPLEMENTATIONS[0]
     known: dict[str, Any] = {"store": store, "writes": writes, "draws": draws, "grouped": False}
-    known["ragged_depth"] = False
+    known |= {"ragged_depth": False, "row_sums": False}
     known["dtype"] = str(dtype).removeprefix("torch.")
     if n is not None and k is not None:
         if n % 8 or k % 8:

@@ -33,15 +33,17 @@ from torch import Tensor, library
 
 from fusedops.declare.text import read
 from fusedops.functors import Scale
+from fusedops.jit import env
 from fusedops.map import Map
 from fusedops.product.factors import check_broadcast, rows_of
 from fusedops.product.linear_loss_logits import (
     Logits,
+    ahead_of,
     block_columns,
-    chunk_rows,
-    classes_ahead,
+    chunk_of,
     sweeps_of,
 )
+from fusedops.product.recorded import record_loss
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
@@ -83,7 +85,7 @@ class _Call(NamedTuple):
         """For how many classes the gradient of w is made in the forward pass."""
         if "w" not in self.early:
             return 0
-        return classes_ahead(math.prod(self.x.shape[:-1]), self.w.shape[0], self.x.dtype.itemsize)
+        return ahead_of(read(self.op), self.x, self.w)
 
     @property
     def late(self) -> list[str]:
@@ -165,15 +167,10 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor, *, first: bool) -> N
         torch.addmm(total, one, other, out=total, **wide)
 
 
-def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The results of each row, what is kept of it, and the early gradients."""
-    logits = call.logits()
-    features, size = logits.x.shape[1], logits.x.dtype.itemsize
-    rows = chunk_rows(
-        *(logits.count, features, logits.classes),
-        of_w="w" in call.wanted,
-        sums=call.ahead * features * max(size, 4) // size,
-    )
+def _by_rows(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]]:
+    """The results of each row, what is kept of it where that is read, and the early gradients."""
+    logits, op = call.logits(), read(call.op)
+    rows = chunk_of(op, call.x, call.w, of_w="w" in call.wanted, ahead=call.ahead)
     gradients = _Gradients(logits, call.early, by_rows=True, ahead=call.ahead)
     upstream = logits.upstream({"loss": logits.x.new_ones((), dtype=logits.dtype)})
     made: list[Sequence[Tensor]] = []
@@ -187,16 +184,26 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
         del z, found  # before w's gradient is made of its sum
     *results, kept = (torch.cat(parts) for parts in zip(*made, strict=True))
     named = dict(zip(logits.op.outputs, results, strict=True))
-    return named, kept, gradients.finished(call.like_early())
+    return named, [kept] * bool(call.late), gradients.finished(call.like_early())
 
 
-def _by_classes(call: _Call) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-    """The results of each row, joined from those of blocks, and what is kept of it."""
-    logits, part = call.logits(), read(call.op).of_part.whole
-    columns = block_columns(logits.x.shape[1], logits.classes)
-    parts = _results_of_blocks(logits, part, columns)
-    results, kept = logits.op.joined_blocks(parts, logits.target, columns, logits.classes)
-    return results, kept.flatten(0, -2), []
+def _by_classes(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]]:
+    """The same without gradients, joined from numbers of tiles or of blocks."""
+    logits, op = call.logits(), read(call.op)
+    if env.record_file() is not None:
+        record_loss(op.of_part.whole, logits.x, logits.w, logits.of_all)
+    tiles = op.of_tiles(logits.x, logits.w, logits.of_all)
+    if tiles is not None:
+        parts, at, columns = tiles
+    else:
+        columns = block_columns(logits.x.shape[1], logits.classes)
+        found = _results_of_blocks(logits, op.of_part.whole, columns)
+        parts, at = logits.op.numbers_of_blocks(found, logits.target, columns)
+    results = logits.op.joined_blocks(parts, at, logits.target, columns, logits.classes)
+    if not call.late:
+        return results, [], []
+    kept = logits.op.kept_of_blocks(parts, results, logits.target, logits.classes)
+    return results, [kept.flatten(0, -2)], []
 
 
 def _results_of_blocks(logits: Logits, part: Any, columns: int) -> dict[str, Tensor]:
@@ -219,7 +226,7 @@ def _run(*arguments: Any) -> list[Tensor]:
         results = {name: one.view(call.target.shape) for name, one in results.items()}
         if op is not op.rows:
             results["loss"] = op.reduced(results["loss"].sum(), call.target)
-    return [*results.values(), *[kept] * bool(call.late), *gradients]
+    return [*results.values(), *kept, *gradients]
 
 
 def _fake(*arguments: Any) -> list[Tensor]:

@@ -148,6 +148,7 @@ class ProductFeatures(NamedTuple):
             goes back.
         ragged_depth: Whether the depth is what groups share, as in the gradient of their matrices:
             then `depth` is that of all groups, and `batches` is the number of groups.
+        row_sums: Whether they are those before a loss, of which a few numbers a row are written.
     """
 
     rows: int
@@ -167,6 +168,7 @@ class ProductFeatures(NamedTuple):
     along_k: bool = False
     gradient: bool = False
     ragged_depth: bool = False
+    row_sums: bool = False
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

@@ -108,7 +108,7 @@ def of_recorded(
     """
     found = []
     for number, one in enumerate(signatures, 1):
-        if one.factors and (backward if one.wanted else forward):
+        if one.factors and not one.of_loss and (backward if one.wanted else forward):
             found.append(_of_line(one, number, training))
     return found
 
