@@ -32,7 +32,7 @@ from fusedops.bind.tables import SeenTable, check_table, seen
 from fusedops.declare.chains import names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.options import OPTIONS
-from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, counted, shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, check_flag, counted, shortened
 from fusedops.functors import Functor, Role
 
 #: The most columns of a row that every schedule reads before it writes one of them.
@@ -244,9 +244,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if op.quantized is None and (not isinstance(dtype, torch.dtype) or dtype not in FLOATING):
         got = shortened(dtype)
         raise TypeError(f"{name}: dtype must be one of {dtype_names(FLOATING)}, got {got}")
-    training = options.get("training", True)
-    if not isinstance(training, bool):
-        raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
+    training = check_flag(name, "training", options.get("training", True))
     generator = read_generator(name, options.get("generator"), x)
     values: dict[str, Any] = {}
     for operand in op.operands:
