@@ -56,10 +56,10 @@ LONGEST = {
 #: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores.
 SECONDS_ON_A_GPU = {
     "test_sharded.py::test_flagships": 50,
-    "test_sharded.py::test_each_functor": 40,
     "test_cmake.py::TestExample::test_on_a_gpu": 30,
     "test_dispatch.py::test_rms_norm": 20,
     "test_gradients.py::test_flagships_on_every_schedule": 20,
+    "test_sharded.py::test_each_functor": 20,
     "test_tuning_products.py::TestOnAGpu::test_every_part_of_a_block": 20,
     "test_user_functors.py::test_gradients_in_load_and_store": 20,
     "test_activations.py::test_each_on_a_gpu": 15,

@@ -131,13 +131,13 @@ def test_each_functor_alone(op, load, store, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("word", dict.fromkeys((*LOAD["softmax"], *STORE)))
-@pytest.mark.parametrize("op", LOAD)
+@pytest.mark.parametrize(
+    ("op", "word"), [(op, word) for op in LOAD for word in dict.fromkeys((*LOAD[op], *STORE))]
+)
 def test_each_functor_alone_in_each_op(op, word):
-    if word in LOAD[op]:
-        verify_words(op, (word,), (), "cuda")
-    if word in STORE:
-        verify_words(op, (), (word,), "cuda")
+    """In LOAD and in STORE at once, where it may stand there."""
+    load, store = ((word,) if word in allowed else () for allowed in (LOAD[op], STORE))
+    verify_words(op, load, store, "cuda")
 
 
 #: Many functors on both sides.
