@@ -53,7 +53,8 @@ LONGEST = {
     "test_compiled_numbers.py",
 }
 
-#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores.
+#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores. Those that
+#: take much memory are not among them: one worker has them all, one after another.
 SECONDS_ON_A_GPU = {
     "test_sharded.py::test_flagships": 50,
     "test_cmake.py::TestExample::test_on_a_gpu": 30,
@@ -69,7 +70,6 @@ SECONDS_ON_A_GPU = {
     "test_operator_contract.py::test_what_is_kept_is_what_python_says": 15,
     "test_check.py::test_an_operator_that_declares_no_statistics": 10,
     "test_check.py::test_other_declarations": 10,
-    "test_forward.py::test_more_than_four_billion_elements": 10,
     "test_gradients.py::test_chains_of_many": 10,
     "test_gradients.py::test_every_ordered_pair": 10,
     "test_map_taps.py::test_check": 10,
