@@ -39,26 +39,28 @@ DEFAULT_RUN_SECONDS = (
     360  # More than this and the default run is no longer what a person waits for.
 )
 
-#: Files with tests of ten seconds and more. These begin first: else a worker has one left at the
-#: end, for which the others wait.
+#: Files with tests of ten seconds and more, on some device. These begin first: else a worker has
+#: one left at the end, for which the others wait.
 LONGEST = {
     "test_cutlass.py",
     "test_dispatch_spills.py",
     "test_building.py",
     "test_examples.py",
     "test_cmake.py",
+    "test_dispatch.py",
+    "test_dispatch_losses.py",
+    "test_foreign.py",
+    "test_cpp_training.py",
     "test_sanitized.py",
     "test_sharded.py",
     "test_sharded_columns.py",
     "test_compiled_numbers.py",
 }
 
-#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores. Those that
-#: take much memory are not among them: one worker has them all, one after another.
+#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores. Where the
+#: first test builds what others use, or tests take much memory, one worker has them: not these.
 SECONDS_ON_A_GPU = {
     "test_sharded.py::test_flagships": 50,
-    "test_cmake.py::TestExample::test_on_a_gpu": 30,
-    "test_dispatch.py::test_rms_norm": 20,
     "test_gradients.py::test_flagships_on_every_schedule": 20,
     "test_sharded.py::test_each_functor": 20,
     "test_tuning_products.py::TestOnAGpu::test_every_part_of_a_block": 20,
@@ -66,7 +68,6 @@ SECONDS_ON_A_GPU = {
     "test_activations.py::test_each_on_a_gpu": 15,
     "test_check.py::test_flagships": 15,
     "test_check.py::test_terms_cancel_in_functors_of_ones_own": 15,
-    "test_dispatch.py::test_a_stream_in_the_memory_of_the_residual": 15,
     "test_operator_contract.py::test_what_is_kept_is_what_python_says": 15,
     "test_check.py::test_an_operator_that_declares_no_statistics": 10,
     "test_check.py::test_other_declarations": 10,
