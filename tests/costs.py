@@ -82,6 +82,9 @@ SECONDS_ON_A_GPU = {
     "test_user_functors.py::test_every_operation_in_load_and_store": 8,
 }
 
+#: Tests of a process group that one worker begins with.
+OF_A_GROUP = 5
+
 _started: Counter[str] = Counter()  # processes by kind
 
 
@@ -104,21 +107,31 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
     There a worker begins with an equal share of the tests as they were collected, and one that has
     no more takes the last half of another's. So the long tests of a file would be one worker's, and
-    run when the others have little left.
+    run when the others have little left. Tests of a process group stay together by some, since each
+    worker that has one starts the group.
     """
-
-    def seconds(item: pytest.Item) -> int:
-        file, _, name = item.nodeid.partition("::")
-        return SECONDS_ON_A_GPU.get(f"{Path(file).name}::{name.partition('[')[0]}", 0)
-
-    long = sorted(filter(seconds, items), key=seconds, reverse=True)
-    short = itertools.filterfalse(seconds, items)
+    long = [item for item in items if seconds_on_a_gpu(item)]
+    grouped = [item for item in long if "ranks" in getattr(item, "fixturenames", ())]
+    parts = [[item] for item in long if item not in grouped]
+    parts += [grouped[at : at + OF_A_GROUP] for at in range(0, len(grouped), OF_A_GROUP)]
+    hands: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    seconds = [0] * workers
+    for part in sorted(parts, key=lambda part: -sum(map(seconds_on_a_gpu, part))):
+        least = seconds.index(min(seconds))
+        hands[least] += part
+        seconds[least] += sum(map(seconds_on_a_gpu, part))
+    short = itertools.filterfalse(seconds_on_a_gpu, items)
     dealt: list[pytest.Item] = []
-    for worker in range(workers):
+    for worker, hand in enumerate(hands):
         share = (len(items) - len(dealt)) // (workers - worker)
-        hand = long[worker::workers]
         dealt += [*hand, *itertools.islice(short, max(0, share - len(hand)))]
     return [*dealt, *short]
+
+
+def seconds_on_a_gpu(item: pytest.Item) -> int:
+    """What `SECONDS_ON_A_GPU` says of a test; 0 of a short one."""
+    file, _, name = item.nodeid.partition("::")
+    return SECONDS_ON_A_GPU.get(f"{Path(file).name}::{name.partition('[')[0]}", 0)
 
 
 def pytest_addoption(parser):

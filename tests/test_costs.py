@@ -6,40 +6,50 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from costs import SECONDS_ON_A_GPU, deal
+from costs import OF_A_GROUP, SECONDS_ON_A_GPU, deal, seconds_on_a_gpu
 
 LONG = [*SECONDS_ON_A_GPU][:5]
 
 
-def items(short, long):
+def items(short, long, fixtures=()):
     """So many short tests, and some of each of a few long ones, as they might be collected."""
     names = [f"{name}[{at}]" for name in LONG for at in range(long)]
     names += [f"test_waves.py::test_short[{at}]" for at in range(short)]
-    return [SimpleNamespace(nodeid=f"tests/{name}") for name in names]
+    return [SimpleNamespace(nodeid=f"tests/{name}", fixturenames=fixtures) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("short", "long", "workers"), [(100, 6, 7), (1, 2, 3), (0, 1, 8), (9, 0, 2)]
-)
+def shares(dealt, workers):
+    """What each worker of pytest-xdist begins with."""
+    for worker in range(workers):
+        size = len(dealt) // (workers - worker)
+        yield dealt[:size]
+        dealt = dealt[size:]
+
+
+@pytest.mark.parametrize(("short", "long", "workers"), [(100, 6, 7), (60, 3, 4), (9, 0, 2)])
 def test_each_share_begins_with_its_long_tests(short, long, workers):
     given = items(short, long)
     dealt = deal(given, workers)
     assert sorted(map(id, dealt)) == sorted(map(id, given))
-    few = [one for one in dealt if "short" in one.nodeid]
-    assert few == given[len(LONG) * long :]
-    begin = 0
-    for worker in range(workers):  # the shares of pytest-xdist
-        share = dealt[begin : begin + (len(dealt) - begin) // (workers - worker)]
-        begin += len(share)
-        of_share = ["short" not in one.nodeid for one in share]
-        assert of_share == sorted(of_share, reverse=True)
-        if short >= len(LONG) * long:
-            assert abs(sum(of_share) - len(LONG) * long / workers) < 1
+    assert [one for one in dealt if "short" in one.nodeid] == given[len(LONG) * long :]
+    sums = []
+    for share in shares(dealt, workers):
+        seconds = [seconds_on_a_gpu(one) for one in share]
+        assert seconds == sorted(seconds, reverse=True)
+        sums.append(sum(seconds))
+    assert max(sums) - min(sums) <= max(map(seconds_on_a_gpu, given))
 
 
-def test_the_longest_of_a_share_is_the_first():
-    found = [one.nodeid.partition("[")[0] for one in deal(items(50, 2), 5)]
-    assert found[:2] == [f"tests/{LONG[0]}", f"tests/{LONG[2]}"]
+def test_few_workers_start_a_process_group():
+    dealt = deal(items(200, 4, ["ranks"]), 10)
+    found = [sum(seconds_on_a_gpu(one) > 0 for one in share) for share in shares(dealt, 10)]
+    assert sorted(found, reverse=True) == [OF_A_GROUP] * (len(LONG) * 4 // OF_A_GROUP) + [0] * 6
+
+
+def test_nothing_is_lost_where_there_are_few_tests():
+    for short, long, workers in ((1, 2, 3), (0, 1, 8), (3, 0, 8)):
+        given = items(short, long)
+        assert sorted(map(id, deal(given, workers))) == sorted(map(id, given))
 
 
 def test_all_of_them_are_there():
