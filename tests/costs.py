@@ -57,8 +57,8 @@ LONGEST = {
     "test_compiled_numbers.py",
 }
 
-#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores. Where the
-#: first test builds what others use, or tests take much memory, one worker has them: not these.
+#: Tests that take long on GPUs, and about how many seconds with 30 workers on 32 cores. Tests
+#: that take much memory are not among them: one worker has these, one after another.
 SECONDS_ON_A_GPU = {
     "test_sharded.py::test_flagships": 50,
     "test_gradients.py::test_flagships_on_every_schedule": 20,
@@ -80,10 +80,16 @@ SECONDS_ON_A_GPU = {
     "test_rows_abreast.py::test_they_have_the_bits_of_single_rows": 10,
     "test_remade.py::test_the_result": 8,
     "test_user_functors.py::test_every_operation_in_load_and_store": 8,
+    "test_foreign.py::test_loads": 2,
 }
 
-#: Tests of a process group that one worker begins with.
-OF_A_GROUP = 5
+#: How many neighbours among these one worker has: they share a library that nvcc builds, or a group
+#: of processes, which each worker starts for itself.
+TOGETHER = {
+    "test_foreign.py::test_loads": 9,
+    "test_sharded.py::test_each_functor": 5,
+    "test_sharded.py::test_flagships": 2,
+}
 
 _started: Counter[str] = Counter()  # processes by kind
 
@@ -107,13 +113,14 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
     There a worker begins with an equal share of the tests as they were collected, and one that has
     no more takes the last half of another's. So the long tests of a file would be one worker's, and
-    run when the others have little left. Tests of a process group stay together by some, since each
-    worker that has one starts the group.
+    run when the others have little left.
     """
-    long = [item for item in items if seconds_on_a_gpu(item)]
-    grouped = [item for item in long if "ranks" in getattr(item, "fixturenames", ())]
-    parts = [[item] for item in long if item not in grouped]
-    parts += [grouped[at : at + OF_A_GROUP] for at in range(0, len(grouped), OF_A_GROUP)]
+    long = filter(seconds_on_a_gpu, items)
+    parts: list[list[pytest.Item]] = []
+    for name, same in itertools.groupby(long, key=name_of):
+        neighbours = [*same]
+        size = TOGETHER.get(name, 1)
+        parts += [neighbours[at : at + size] for at in range(0, len(neighbours), size)]
     hands: list[list[pytest.Item]] = [[] for _ in range(workers)]
     seconds = [0] * workers
     for part in sorted(parts, key=lambda part: -sum(map(seconds_on_a_gpu, part))):
@@ -128,10 +135,15 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     return [*dealt, *short]
 
 
+def name_of(item: pytest.Item) -> str:
+    """File, class and function of a test, without folders and parameters."""
+    file, _, name = item.nodeid.partition("::")
+    return f"{Path(file).name}::{name.partition('[')[0]}"
+
+
 def seconds_on_a_gpu(item: pytest.Item) -> int:
     """What `SECONDS_ON_A_GPU` says of a test; 0 of a short one."""
-    file, _, name = item.nodeid.partition("::")
-    return SECONDS_ON_A_GPU.get(f"{Path(file).name}::{name.partition('[')[0]}", 0)
+    return SECONDS_ON_A_GPU.get(name_of(item), 0)
 
 
 def pytest_addoption(parser):

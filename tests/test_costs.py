@@ -6,16 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from costs import OF_A_GROUP, SECONDS_ON_A_GPU, deal, seconds_on_a_gpu
+from costs import SECONDS_ON_A_GPU, TOGETHER, deal, seconds_on_a_gpu
 
-LONG = [*SECONDS_ON_A_GPU][:5]
+LONG = [name for name in SECONDS_ON_A_GPU if name not in TOGETHER][:5]
 
 
-def items(short, long, fixtures=()):
+def items(short, long, names=LONG):
     """So many short tests, and some of each of a few long ones, as they might be collected."""
-    names = [f"{name}[{at}]" for name in LONG for at in range(long)]
-    names += [f"test_waves.py::test_short[{at}]" for at in range(short)]
-    return [SimpleNamespace(nodeid=f"tests/{name}", fixturenames=fixtures) for name in names]
+    every = [f"{name}[{at}]" for name in names for at in range(long)]
+    every += [f"test_waves.py::test_short[{at}]" for at in range(short)]
+    return [SimpleNamespace(nodeid=f"tests/{name}") for name in every]
 
 
 def shares(dealt, workers):
@@ -40,10 +40,17 @@ def test_each_share_begins_with_its_long_tests(short, long, workers):
     assert max(sums) - min(sums) <= max(map(seconds_on_a_gpu, given))
 
 
-def test_few_workers_start_a_process_group():
-    dealt = deal(items(200, 4, ["ranks"]), 10)
-    found = [sum(seconds_on_a_gpu(one) > 0 for one in share) for share in shares(dealt, 10)]
-    assert sorted(found, reverse=True) == [OF_A_GROUP] * (len(LONG) * 4 // OF_A_GROUP) + [0] * 6
+@pytest.mark.parametrize("name", TOGETHER)
+def test_neighbours_stay_together(name):
+    size = TOGETHER[name]
+    given = items(200, 3 * size, [name])
+    found = []
+    for share in shares(deal(given, 10), 10):
+        places = [given.index(one) for one in share if seconds_on_a_gpu(one)]
+        begin = places[0] if places else 0
+        assert places == [*range(begin, begin + len(places))]
+        found.append((begin, len(places)))
+    assert sorted(found)[7:] == [(0, size), (size, size), (2 * size, size)]
 
 
 def test_nothing_is_lost_where_there_are_few_tests():
@@ -53,6 +60,6 @@ def test_nothing_is_lost_where_there_are_few_tests():
 
 
 def test_all_of_them_are_there():
-    for name in SECONDS_ON_A_GPU:
+    for name in {**SECONDS_ON_A_GPU, **TOGETHER}:
         file, *_, test = name.split("::")
         assert f"def {test}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), name
