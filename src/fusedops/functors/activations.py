@@ -90,7 +90,8 @@ class Activation(Functor):
     cancels: ClassVar[bool] = True
 
     def __new__(cls, *given: object, **options: object) -> Any:
-        check_arguments(cls, given, options)  # __init__ would name the class that defines it
+        if not torch.compiler.is_dynamo_compiling():
+            check_arguments(cls, given, options)  # __init__ would name the class that defines it
         return super().__new__(cls)
 
     @property
