@@ -54,9 +54,7 @@ Reason read_view(Call* call, PyObject* object, Value* value) {
 
 Reason read_tensor(Call* call, PyObject* object, Value* value) {
   if (const Reason reason = read_view(call, object, value)) return reason;
-  const dlpack::Device& wanted = call->values[0].view.device;
-  const dlpack::Device& device = value->view.device;
-  if (device.type != wanted.type || device.index != wanted.index) return kDevice;
+  if (!(value->view.device == call->values[0].view.device)) return kDevice;
   call->key.add_tensor(value->view);
   return kNone;
 }
@@ -120,11 +118,7 @@ Reason read(const State& state, PyObject* const* values, PyObject* keywords, Cal
   if (!read_options(call->torch, &arguments, &call->key)) return kArguments;
   Value& first = call->values[0];
   if (const Reason reason = read_view(call, values[0], &first)) return reason;
-  if (arguments.draw.memory) {
-    const dlpack::Device& draw = arguments.draw_in.device;
-    const dlpack::Device& wanted = first.view.device;
-    if (draw.type != wanted.type || draw.index != wanted.index) return kDevice;
-  }
+  if (arguments.draw.memory && !(arguments.draw_in.device == first.view.device)) return kDevice;
   call->key.add(static_cast<int64_t>(first.view.device.type) << 32 | first.view.device.index);
   if (state.delegates) {
     PyObject* dtype = autocast_dtype(call->torch, first.view.device.type);

@@ -19,6 +19,7 @@ enum DeviceType : int32_t { kCPU = 1, kCUDA = 2 };
 struct Device {
   DeviceType type;
   int32_t index;
+  bool operator==(const Device& other) const { return type == other.type && index == other.index; }
 };
 
 enum TypeCode : uint8_t {

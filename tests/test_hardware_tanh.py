@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hardware_tanh`: its bound, written by hand as well, its code, its text, and what it refuses."""
 
+import copy
+import dataclasses
 import math
 import pickle
 import re
@@ -294,9 +296,28 @@ def test_a_gelu_of_keywords_is_traced():
     torch.testing.assert_close(fo.Map(load=[act()])(x), wanted)
 
 
-def test_what_has_no_choice():
-    with pytest.raises(TypeError, match="hardware_tanh"):
-        fo.ReLU(hardware_tanh=True)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: fo.ReLU(hardware_tanh=True), "ReLU: hardware_tanh=True is .*leave that out"),
+        (lambda: fo.SquaredReLU(True), "SquaredReLU: True is no argument of it; it has none"),
+        (lambda: fo.SiLU(True), "SiLU: True is no argument of it; it has hardware_tanh= by name"),
+        (
+            lambda: fo.GELU("tanh", True),
+            "GELU: True is no argument of it; it has hardware_tanh= by name, approximate=",
+        ),
+        (lambda: fo.Tanh(hardware=True), "Tanh: hardware=True is no argument of it"),
+    ],
+)
+def test_what_is_no_argument(make, said):
+    with pytest.raises(TypeError, match=said):
+        make()
+
+
+def test_they_are_copied_and_pickled():
+    for act in (fo.ReLU(), fo.SiLU(hardware_tanh=True), fo.GELU("tanh", hardware_tanh=True)):
+        assert pickle.loads(pickle.dumps(act)) == copy.copy(act) == act
+        assert dataclasses.replace(act) == act
 
 
 @pytest.mark.gpu

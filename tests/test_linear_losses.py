@@ -452,6 +452,14 @@ def test_it_is_a_value():
     assert op.outputs == ("loss", "lse")
 
 
+def test_explain_tells_of_hardware_tanh():
+    x, w, _, target = case((6,), 48, 30, torch.bfloat16, "cpu")
+    for hardware in (False, True):
+        op = fo.LinearCrossEntropy(load=[fo.Softcap("cap", hardware_tanh=hardware)])
+        said = str(op.explain(x, w, target=target, cap=1.0))
+        assert ("hardware_tanh: tanh is as precise as without" in said) == hardware
+
+
 def test_explain_has_the_blocks():
     x, w, b, target = case((6,), 48, 300, torch.bfloat16, "cpu")
     with torch.no_grad():

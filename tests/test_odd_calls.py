@@ -337,6 +337,7 @@ class TestDeclaredInCompiledCode:
         [
             ("Softmax", lambda x: fo.Softmax()(x)),
             ("LayerNorm", lambda x: fo.LayerNorm(load=[fo.Scale("s")])(x, s=2.0)),
+            ("Map", lambda x: fo.Map(load=[fo.SiLU()])(x)),
             ("double", lambda x: fo.Softmax(load=[doubled()])(x)),
             ("functor", lambda x: fo.Softmax(load=[fo.functor(double)()])(x)),
         ],

@@ -382,3 +382,26 @@ def test_a_constant_too_large_for_float_is_infinite(device):
     assert big.unfused(x, r=x).isnan().all()
     assert torch.equal(fo.LayerNorm(eps=1e39)(x), torch.zeros_like(x))
     assert big(x.double(), r=x.double()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda flag: fo.Softmax(lse=flag), "Softmax: lse"),
+        (lambda flag: fo.Softmax(save_result=flag), "Softmax: save_result"),
+        (lambda flag: fo.L2Norm(stats=flag), "L2Norm: stats"),
+        (lambda flag: fo.CrossEntropy(largest=flag), "CrossEntropy: largest"),
+        (lambda flag: fo.LinearCrossEntropy(correct=flag), "CrossEntropy: correct"),
+        (lambda flag: fo.Mask("m", keep=flag), "Mask: keep"),
+        (lambda flag: fo.Softcap("c", hardware_tanh=flag), "Softcap: hardware_tanh"),
+        (lambda flag: fo.functor(hardware_tanh=flag), "functor: hardware_tanh"),
+        (lambda flag: fo.nn.RMSNorm(4, unit_offset=flag), "RMSNorm: unit_offset"),
+        (lambda flag: fo.Softmax()(torch.ones(1, 2), training=flag), "Softmax: training"),
+        (lambda flag: fo.patch(torch.nn.ReLU(), loss=flag), "patch: loss"),
+    ],
+)
+def test_flags_are_true_or_false(make, name):
+    for flag in (0, 1, 1.0, "yes", None, np.True_):
+        with pytest.raises(TypeError, match=f"{name} must be True or False, got {flag!r}"[:60]):
+            make(flag)
+    make(False)

@@ -68,7 +68,7 @@ def said(name):
     return set() if lines == ["nothing of fusedops"] else set(lines[0].split(", "))
 
 
-ROOMS = sorted(name for name in arrows() if name != "_runtime")
+ROOMS = sorted({room(module) for module in modules()} - {"_runtime"})
 
 
 @pytest.mark.parametrize("name", ROOMS)

@@ -46,6 +46,17 @@ def test_a_wave_is_counted_whole(size, large, small):
         assert 0 < between < 2 * 1024, "of the order of a step"
 
 
+def test_tiles_in_turns_wait_once():
+    """While a warpgroup hands its sums over, the other one multiplies."""
+    turns = TILINGS["InTurns"]
+    one, two, three = (
+        clocks(turns, features(256 * count, 66 * 128, 1024), H200) for count in (1, 2, 3)
+    )
+    assert two - one == three - two == 16 * 512
+    pause = clocks(LARGE, features(256, 66 * 256, 1024), H200) - 16 * 1024
+    assert one - 16 * 512 == pause > 0
+
+
 def test_the_rival_is_taken_where_it_saves_enough():
     for size in ((2048, 3072, 4096), (4096, 1536, 1024), (10007, 3000, 1024)):
         told = features(*size)

@@ -26,6 +26,7 @@ __all__ = [
     "MissingVariantError",
     "UnknownArchError",
     "UnsupportedError",
+    "check_flag",
     "shortened",
 ]
 
@@ -138,6 +139,13 @@ def shortened(value: Any) -> str:
     """A value in a message, on one line: no elements of tensors, and no more than a few words."""
     text = _shown(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def check_flag(owner: str, name: str, value: object) -> bool:
+    """An argument that is True or False; raise TypeError for anything else, 0 and 1 included."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {name} must be True or False, got {shortened(value)}")
+    return value
 
 
 def _shown(value: Any) -> str:

@@ -31,7 +31,7 @@ from fusedops.declare.declaration import Declaration
 from fusedops.declare.interactive import CallSignature
 from fusedops.declare.options import parted
 from fusedops.declare.text import spell
-from fusedops.errors import FusedOpsError, shortened
+from fusedops.errors import FusedOpsError
 from fusedops.functors import Functor
 from fusedops.jit.lock import guard
 from fusedops.prebuild import recording
@@ -51,7 +51,7 @@ from fusedops.torch_ops.tracing import call_operator, is_distributed
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["RowOp", "declared", "read_flag"]
+__all__ = ["RowOp", "declared"]
 
 #: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
@@ -376,11 +376,3 @@ class RowOp(Runnable):
 
 
 _runtime.call_at_once(RowOp)
-
-
-def read_flag(op: RowOp, name: str, value: object) -> bool:
-    """An argument of a declaration that is True or False; raise TypeError for anything else."""
-    if not isinstance(value, (bool, int)) or value not in (True, False):
-        kind = type(op).__name__
-        raise TypeError(f"{kind}: {name} must be True or False, got {shortened(value)}")
-    return bool(value)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,53 @@ extern "C" __global__ void __launch_bounds__(256, kBlocks) many(float* x) {{
 def test_room_that_is_given_up_is_told(values: int, blocks: int, said: str) -> None:
     _, log = nvrtc.compile_cuda(MANY.format(values=values, blocks=blocks), "sm_90")
     assert log == said
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What each compilation is told of room, as they come."""
+    told: list[str] = []
+    compiled = nvrtc._compile
+
+    def noted(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:
+        told.append(extra[-1].partition("=")[2] if extra[-1].startswith("-D") else "first")
+        return compiled(source, arch, extra)
+
+    monkeypatch.setattr(nvrtc, "_compile", noted)
+    return told
+
+
+def used(source: str, blocks: int) -> int:
+    """The registers of a thread with room for so many blocks."""
+    _, _, log = nvrtc._compile(source, "sm_90", [nvrtc.RESOURCES, f"-DFUSEDOPS_BLOCKS={blocks}"])
+    return int(re.findall(r"Used (\d+) registers", log)[0])
+
+
+def test_only_room_that_leaves_more_registers_is_tried(rooms: list[str]) -> None:
+    """Of 256 threads 8 and 7 blocks leave a thread 32 registers each, 6 leave it 40."""
+    source = MANY.format(values=40, blocks=8)
+    _, log = nvrtc.compile_cuda(source, "sm_90")
+    assert rooms == ["first", "6", "5"]
+    assert log.startswith("fusedops: room for 5 blocks")
+    assert used(source, 8) == used(source, 7) < used(source, 6)
+
+
+def test_a_stack_frame_without_spills_is_no_reason_to_give_up_room(rooms: list[str]) -> None:
+    """Large arguments of a sine take an array in local memory, however many registers there are."""
+    source = """
+#if defined(FUSEDOPS_BLOCKS)
+inline constexpr int kBlocks = FUSEDOPS_BLOCKS;
+#else
+inline constexpr int kBlocks = 3;
+#endif
+extern "C" __global__ void __launch_bounds__(256, kBlocks) sine(double* x) {
+  x[threadIdx.x] = sin(x[threadIdx.x]);
+}
+"""
+    _, log = nvrtc.compile_cuda(source, "sm_90", [nvrtc.RESOURCES])
+    assert re.search(r"[1-9]\d* bytes stack frame, 0 bytes spill", log)
+    assert rooms == ["first"]
+    assert "fusedops:" not in log
 
 
 def test_warnings_are_kept() -> None:

@@ -43,6 +43,7 @@ class Affine(Step, word="affine"):
         "beta": lambda make: (None, make.value()),
         "zero_centred": lambda make: (make.value(), make.value(), True),
     }
+    alone = ("gamma", "zero_centred")
 
     @staticmethod
     def declare(kind, gamma, beta, zero_centred=False):

@@ -26,6 +26,7 @@ class Mask(Masking, word="mask"):
 class Keep(Masking, word="keep"):
     functor = "Mask"
     examples = {"keep": lambda make: (make.flags(0.9),)}
+    alone = ("keep",)
 
     @staticmethod
     def declare(kind, mask):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedops.bind.dimensions import check_packed, check_positions, find_reduced
+from fusedops.bind.dimensions import blocks_shape, check_packed, check_positions, find_reduced
 from fusedops.bind.generator import check_generator
 from fusedops.bind.operands import (
     FLOATING,
@@ -32,7 +32,7 @@ from fusedops.bind.tables import SeenTable, check_table, seen
 from fusedops.declare.chains import names_of
 from fusedops.declare.declaration import Declaration
 from fusedops.declare.options import OPTIONS
-from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, counted, shortened
+from fusedops.errors import IN_SYMBOLIC_TRACE, UnsupportedError, check_flag, counted, shortened
 from fusedops.functors import Functor, Role
 
 #: The most columns of a row that every schedule reads before it writes one of them.
@@ -196,13 +196,6 @@ class Bound(NamedTuple):
         }
 
 
-def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
-    """The shape of an output of one number for each of so many blocks a row."""
-    if layout == "tiles":
-        return ((math.prod(rows) + 127) // 128 * ((blocks + 3) // 4) * 512,)
-    return (blocks, *rows) if layout == "columns" else (*rows, blocks)
-
-
 def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[str, Any]) -> Bound:
     """Check a call's operands and options against its declaration; return the `Bound` call.
 
@@ -244,9 +237,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if op.quantized is None and (not isinstance(dtype, torch.dtype) or dtype not in FLOATING):
         got = shortened(dtype)
         raise TypeError(f"{name}: dtype must be one of {dtype_names(FLOATING)}, got {got}")
-    training = options.get("training", True)
-    if not isinstance(training, bool):
-        raise TypeError(f"{name}: training must be True or False, got {shortened(training)}")
+    training = check_flag(name, "training", options.get("training", True))
     generator = read_generator(name, options.get("generator"), x)
     values: dict[str, Any] = {}
     for operand in op.operands:
@@ -279,11 +270,7 @@ def bind(op: Declaration, x: Any, operands: Mapping[str, Any], options: Mapping[
     if offset is not None:
         check_offset(name, offset, op.dropouts if slots else 1)
     given = options.get("out")
-    if given is None:
-        return bound
-    if op.pair is not None:
-        _check_in_place(bound, name)
-    return bound._replace(out=_out(bound, name, given))
+    return bound if given is None else bound._replace(out=_out(bound, name, given))
 
 
 def _check_in_place(bound: Bound, name: str) -> None:
@@ -360,6 +347,8 @@ def _acting(
 
 
 def _out(bound: Bound, name: str, given: Any) -> dict[str, Tensor]:
+    if bound.op.pair is not None:
+        _check_in_place(bound, name)
     names = bound.op.outputs
     if not isinstance(given, (Tensor, tuple, list)):
         raise TypeError(

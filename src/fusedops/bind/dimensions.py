@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from fusedops.errors import counted, shortened
 
 __all__ = [
     "arranged",
+    "blocks_shape",
     "check_packed",
     "check_positions",
     "contiguous",
@@ -74,6 +76,13 @@ def check_packed(
             f"dimension of a multiple of 16 columns, got x of shape {tuple(shape)} and rows "
             f"along dimensions {reduced}; pad x, or choose a dtype of 8 bits"
         )
+
+
+def blocks_shape(layout: str, rows: tuple[int, ...], blocks: int) -> tuple[int, ...]:
+    """The shape of an output of one number for each of so many blocks a row."""
+    if layout == "tiles":
+        return ((math.prod(rows) + 127) // 128 * ((blocks + 3) // 4) * 512,)
+    return (blocks, *rows) if layout == "columns" else (*rows, blocks)
 
 
 def order(rank: int, reduced: Sequence[int]) -> list[int]:

@@ -327,16 +327,21 @@ def _notes(
     for functor in acting:
         if functor.masks and functor.positions and functor not in bounded:
             notes.append(f"no range of columns follows from {functor!r}: all columns are loaded")
-    if any(functor.hardware_tanh for functor in acting):
-        here = target.gpu is not None and bound.compute is torch.float32
-        what = "the GPU's instruction, within 2^-11 of itself" if here else "as precise as without"
-        notes.append(f"hardware_tanh: tanh is {what}")
+    on_gpu = target.gpu is not None
+    notes += notes_of_tanh(acting, on_gpu and bound.compute is torch.float32)
     twice = bound.op.reduces and bound.op.has_result
     if info is not None and info.call.storage == "streaming" and twice:
         notes.append("the row is read twice: the second time from a cache, where it is still there")
     if gradients is not None and gradients.refused:
         notes.append(f"a call in grad mode raises: {gradients.refused}")
     return tuple(notes)
+
+
+def notes_of_tanh(functors: Sequence[Functor], by_gpu: bool) -> list[str]:
+    """Where functors have `hardware_tanh`, what computes it, in words: `by_gpu` in float32."""
+    what = "the GPU's instruction, within 2^-11 of itself" if by_gpu else "as precise as without"
+    asked = any(functor.hardware_tanh for functor in functors)
+    return [f"hardware_tanh: tanh is {what}"] * asked
 
 
 def _with_copies(bound: Bound) -> tuple[Bound, tuple[str, ...], int]:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import Named, check_flag, shown
+from fusedops.functors.fields import Named, check_arguments, shown
 from fusedops.functors.operands import Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -34,8 +34,7 @@ def _squared_relu(x: Tensor) -> Tensor:
     return torch.relu(x).square()
 
 
-# In the steps of the C++: `testing.check` sees what a rounding of each step costs, and a tanh or a
-# sigmoid that is the hardware's.
+# In the steps of the C++, so that `testing.check` sees what each step of them costs.
 def _silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
@@ -59,10 +58,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "squared_relu": (_squared_relu, "SquaredRelu"),
 }
 
-#: Those that are made of tanh, for which GPUs have an instruction.
+#: Those that are made of tanh, for which GPUs have an instruction, and that instruction in C++.
 _OF_TANH = ("silu", "gelu_tanh", "sigmoid", "tanh")
-
-#: What tanh is computed by there, in C++.
 _HARDWARE = "pointwise::HardwareTanh"
 
 
@@ -92,6 +89,11 @@ class Activation(Functor):
     elementwise: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
 
+    def __new__(cls, *given: object, **options: object) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            check_arguments(cls, given, options)  # __init__ would name the class that defines it
+        return super().__new__(cls)
+
     @property
     def word(self) -> str:
         """What `Gate` and the modules call it."""
@@ -114,7 +116,7 @@ class OfTanh(Activation):
     hardware_tanh: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_flag(self, "hardware_tanh")
+        check_flag(type(self).__name__, "hardware_tanh", self.hardware_tanh)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fusedops.errors import check_flag
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import Named, check_dtype, check_flag, check_name, shown
+from fusedops.functors.fields import Named, check_dtype, check_name, shown
 from fusedops.functors.operands import Operand, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -165,8 +166,8 @@ class Affine(Functor):
         for field in ("gamma", "beta"):
             if getattr(self, field) is not None:
                 check_name(self, field, getattr(self, field))
-        check_flag(self, "optional")
-        check_flag(self, "zero_centred")
+        check_flag(type(self).__name__, "optional", self.optional)
+        check_flag(type(self).__name__, "zero_centred", self.zero_centred)
         if self.zero_centred and self.gamma is None:
             raise ValueError("Affine: zero_centred says what gamma is, and there is none")
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import check_flag, check_name, check_stream, shown
+from fusedops.functors.fields import check_name, check_stream, shown
 from fusedops.functors.operands import (
     BLOCK_LAYOUTS,
     EIGHT_BITS,
@@ -147,7 +147,7 @@ class DynamicQuantize(Functor):
                     f"DynamicQuantize: scales, a result, and tensor_scale, an operand, are both "
                     f"named {self.scales!r}; use two names"
                 )
-        check_flag(self, "powers_of_two")
+        check_flag(type(self).__name__, "powers_of_two", self.powers_of_two)
         if self.layout not in BLOCK_LAYOUTS:
             raise ValueError(
                 f"DynamicQuantize: layout must be one of {', '.join(map(repr, BLOCK_LAYOUTS))}, "

@@ -8,18 +8,18 @@ import ctypes
 import dataclasses
 import keyword
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.operands import FLOATING, Operand, Role
 
 __all__ = [
+    "check_arguments",
     "check_dtype",
-    "check_flag",
     "check_name",
     "check_stream",
     "is_finite",
@@ -79,12 +79,17 @@ def check_dtype(functor: object, field: str, dtype: object) -> None:
         )
 
 
-def check_flag(functor: object, field: str) -> None:
-    """Raise TypeError unless a field is True or False."""
-    if not isinstance(value := getattr(functor, field), bool):
-        raise TypeError(
-            f"{type(functor).__name__}: {field} must be True or False, got {shortened(value)}"
-        )
+def check_arguments(kind: type, given: Sequence[object], options: Mapping[str, object]) -> None:
+    """Raise TypeError for arguments that no field of a dataclass is for."""
+    fields = dataclasses.fields(kind)
+    by_place = sum(not one.kw_only for one in fields)
+    known = [f"{one.name}={' by name' if one.kw_only else ''}" for one in fields]
+    wrong = [shortened(value) for value in given[by_place:]]
+    unknown = options.keys() - {one.name for one in fields}
+    wrong += [f"{name}={shortened(options[name])}" for name in sorted(unknown)]
+    if wrong:
+        cure = f"it has {', '.join(known)}" if known else "it has none, so leave that out"
+        raise TypeError(f"{kind.__name__}: {wrong[0]} is no argument of it; {cure}")
 
 
 def is_finite(value: object) -> bool:
@@ -114,8 +119,8 @@ class Named(Functor):
     def __post_init__(self) -> None:
         for field in self.roles:
             check_name(self, field, getattr(self, field))
-        check_flag(self, "optional")
-        check_flag(self, "hardware_tanh")
+        check_flag(type(self).__name__, "optional", self.optional)
+        check_flag(type(self).__name__, "hardware_tanh", self.hardware_tanh)
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(Operand(getattr(self, field), role) for field, role in self.roles.items())

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import Named, check_flag
+from fusedops.functors.fields import Named
 from fusedops.functors.operands import Place, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -110,7 +110,7 @@ class Mask(Named, _Masking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_flag(self, "keep")
+        check_flag(type(self).__name__, "keep", self.keep)
 
     def masked(self, chain: Chain) -> Tensor:
         flags: Tensor = chain.tensor(self.mask)

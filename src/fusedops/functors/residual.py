@@ -11,11 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.fields import (
     check_dtype,
-    check_flag,
     check_name,
     check_stream,
     is_finite,
@@ -84,7 +83,7 @@ class Residual(Functor):
                     "Residual: dtype is that of the saved sum, and nothing is saved; name the sum "
                     "with save=, or use Cast to round without saving"
                 )
-        check_flag(self, "optional")
+        check_flag(type(self).__name__, "optional", self.optional)
 
     def operands(self) -> tuple[Operand, ...]:
         mine = Operand(self.residual, Role.VALUE)

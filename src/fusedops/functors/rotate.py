@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedops.errors import shortened
-from fusedops.functors.fields import Named, check_flag
+from fusedops.errors import check_flag, shortened
+from fusedops.functors.fields import Named
 from fusedops.functors.operands import Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -70,7 +70,7 @@ class Rotate(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_flag(self, "interleaved")
+        check_flag(type(self).__name__, "interleaved", self.interleaved)
         dims = self.dims
         if dims is not None and (not isinstance(dims, int) or isinstance(dims, bool)):
             raise TypeError(

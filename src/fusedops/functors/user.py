@@ -15,7 +15,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, shortened
+from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, check_flag, shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
 from fusedops.functors.fields import check_name
@@ -351,10 +351,7 @@ def functor(
         TypeError: It decorates no function, integers names no parameter after the first, or
             hardware_tanh is no bool.
     """
-    if not isinstance(hardware_tanh, bool):
-        raise TypeError(
-            f"functor: hardware_tanh must be True or False, got {shortened(hardware_tanh)}"
-        )
+    check_flag("functor", "hardware_tanh", hardware_tanh)
     if function is None:
         return functools.partial(_functor, integers=integers, hardware_tanh=hardware_tanh)
     return _functor(function, integers, hardware_tanh)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fusedops.errors import check_flag
 from fusedops.integrations.attention import attend, attend_as_before
 from fusedops.integrations.causal_loss import compute_losses, models_of
 from fusedops.integrations.experts import recognise_experts
@@ -286,8 +287,7 @@ def patch(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(loss, bool):
-        raise TypeError(f"patch: loss must be True or False, got {loss!r}")
+    check_flag("patch", "loss", loss)
     if isinstance(skip, (str, type)):
         skip = (skip,)
     for each in skip:

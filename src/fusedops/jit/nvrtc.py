@@ -174,7 +174,8 @@ INVALID_OPTION = 5
 
 # Makes the assembler report registers, stack and spills.
 RESOURCES = "--ptxas-options=-v"
-_SPILLS = re.compile(r"[1-9]\d* bytes (stack frame|spill)")
+#: A stack frame alone is no sign of it: the arrays of sin and cos lie there, in whatever room.
+_SPILLS = re.compile(r"[1-9]\d* bytes spill")
 #: Begins a line of a log that is not the compiler's.
 SAYS = "fusedops: "
 #: What a source chooses, by the macro that chooses it instead, and what the number counts.
@@ -182,6 +183,9 @@ _ROOMS = {
     "FUSEDOPS_BLOCKS": (re.compile(r"int kBlocks = (\d+)"), "blocks a multiprocessor"),
     "FUSEDOPS_PACKS": (re.compile(r"int kPacks = (\d+)"), "packs at a time"),
 }
+_THREADS = re.compile(r"__launch_bounds__\((\d+)")
+#: Registers of each of the four parts of a multiprocessor that have warps of their own.
+_OF_PART, _PARTS = 16384, 4
 _RESOURCE_LINE = re.compile(r"ptxas info|(ptxas)?[\s.]*\d+ bytes stack frame|\s*$")
 
 # From release 12.9 on NVRTC asks the driver's cache of compiled code, and what comes from there has
@@ -248,9 +252,9 @@ def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes
 
     It is compiled again with less of what takes registers, and so on down to 1. A row kernel has
     ``FUSEDOPS_BLOCKS``, the blocks that a multiprocessor shall have room for (0 leaves it to the
-    compiler, which then may save where it need not), one less each time; a product has
-    ``FUSEDOPS_PACKS``, those that an epilogue warp works on at a time, half as many. The source
-    chooses if nobody else does. The log says what came of it.
+    compiler, which then may save where it need not), each time as many as leave a thread more
+    registers; a product has ``FUSEDOPS_PACKS``, those that an epilogue warp works on at a time,
+    half as many. The source chooses if nobody else does. The log says what came of it.
     """
     options = [*extra, *{RESOURCES}.difference(extra)]
     cubin, ptx, log = _compile(source, arch, options)
@@ -258,7 +262,7 @@ def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes
     macro, wanted, what = next((one for one in found if one[1]), ("", None, ""))
     room = most = int(wanted[1]) if wanted else 1
     while _SPILLS.search(log) and room != 1:
-        room = room // 2 if macro == "FUSEDOPS_PACKS" else max(room - 1, 1)
+        room = room // 2 if macro == "FUSEDOPS_PACKS" else _fewer_blocks(source, room)
         cubin, ptx, log = _compile(source, arch, [*options, f"-D{macro}={room}"])
     if _SPILLS.search(log):
         log += f"\n{SAYS}registers spill, in whatever room\n"
@@ -268,6 +272,19 @@ def _without_spills(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes
     if RESOURCES not in extra:
         log = "\n".join(line for line in log.splitlines() if not _RESOURCE_LINE.match(line))
     return cubin, ptx, log
+
+
+def _fewer_blocks(source: str, blocks: int) -> int:
+    """The most blocks a multiprocessor, fewer than these, that leave a thread more registers."""
+    threads = _THREADS.search(source)
+    warps = -(-int(threads[1]) // 32) if threads else 1
+
+    def registers(count: int) -> int:
+        """Those of a thread, which come by eights; a part has its share of the warps."""
+        return _OF_PART // 32 // -(-count * warps // _PARTS) // 8
+
+    fewer = range(blocks - 1, 1, -1)
+    return next((count for count in fewer if registers(count) > registers(blocks)), 1)
 
 
 def _compile(source: str, arch: str, extra: Sequence[str]) -> tuple[bytes, bytes, str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops import ops
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors import (
     Alibi,
     Bias,
@@ -28,7 +28,6 @@ from fusedops.nn.base import (
     Declares,
     acts,
     check_finite,
-    check_flag,
     check_probability,
     declared,
 )

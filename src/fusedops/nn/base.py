@@ -92,10 +92,3 @@ def check_finite(module: str, name: str, value: float) -> float:
     if not is_finite(value):
         raise ValueError(f"{module}: {name} must be a finite number, got {value!r}")
     return float(value)
-
-
-def check_flag(module: str, name: str, value: bool) -> bool:
-    """A bool; raises TypeError for anything else."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{module}: {name} must be True or False, got {value!r}")
-    return value

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors.operands import IDS
-from fusedops.nn.base import Declares, check_dtype, check_finite, check_flag
+from fusedops.nn.base import Declares, check_dtype, check_finite
 from fusedops.nn.expert_form import (
     BIASES,
     WEIGHTS,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import product
-from fusedops.errors import UnsupportedError, shortened
+from fusedops.errors import UnsupportedError, check_flag, shortened
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.functors.activations import activation_named
 from fusedops.functors.suggestions import made_into_functor
-from fusedops.nn.base import Declares, acts, check_dtype, check_flag, check_probability, shared
+from fusedops.nn.base import Declares, acts, check_dtype, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import ops
+from fusedops.errors import check_flag
 from fusedops.functors import Affine, Functor
-from fusedops.nn.base import Declares, check_dtype, check_flag, declared
+from fusedops.nn.base import Declares, check_dtype, declared
 
 
 def affine(weight: bool, bias: bool, unit_offset: bool = False) -> list[Functor]:

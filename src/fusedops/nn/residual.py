@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fusedops import ops
+from fusedops.errors import check_flag
 from fusedops.functors import Bias, Dropout, Functor, Residual
 from fusedops.nn.base import (
     Declares,
     acts,
     check_dtype,
     check_finite,
-    check_flag,
     check_probability,
     declared,
 )

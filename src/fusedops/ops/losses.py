@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.operator import Statistic
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors import Functor, Role, is_finite
 from fusedops.functors.operands import IDS
 from fusedops.ops.loss_parts import LossOfParts
-from fusedops.row_op import RowOp, read_flag
+from fusedops.row_op import RowOp
 from fusedops.torch_ops.tracing import is_distributed, is_transformed
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ class CrossEntropy(LossOfParts, RowOp):
         }
         wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "largest": largest}
         wanted.update(correct=correct, inplace=inplace, soft=soft)
-        constants.update({key: True for key, one in wanted.items() if read_flag(self, key, one)})
+        constants.update(
+            {key: True for key, one in wanted.items() if check_flag(type(self).__name__, key, one)}
+        )
         self.in_place = "inplace" in constants
         self.soft = "soft" in constants
         if self.soft:

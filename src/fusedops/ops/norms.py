@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.operator import RowParts, Statistic, WholeRow
-from fusedops.errors import shortened
+from fusedops.errors import check_flag, shortened
 from fusedops.functors import Functor, is_finite
-from fusedops.row_op import RowOp, read_flag
+from fusedops.row_op import RowOp
 
 __all__ = ["L2Norm", "LayerNorm", "PresentRows", "RMSNorm"]
 
@@ -151,7 +151,11 @@ class LayerNorm(_Norm):
         stats: bool = False,
     ) -> None:
         super().__init__(
-            load, store, **self.sizes, eps=_eps(self, eps), stats=read_flag(self, "stats", stats)
+            load,
+            store,
+            **self.sizes,
+            eps=_eps(self, eps),
+            stats=check_flag(type(self).__name__, "stats", stats),
         )
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -284,7 +288,9 @@ class L2Norm(_Norm):
         eps: float = 1e-12,
         stats: bool = False,
     ) -> None:
-        super().__init__(load, store, eps=_eps(self, eps), stats=read_flag(self, "stats", stats))
+        super().__init__(
+            load, store, eps=_eps(self, eps), stats=check_flag(type(self).__name__, "stats", stats)
+        )
 
     def reference(self, value: Tensor, *operands: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         rows = PresentRows(value, self.zeroes)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fusedops.declare.operator import RowParts, Statistic, WholeRow
+from fusedops.errors import check_flag
 from fusedops.functors import Functor, check_name
-from fusedops.row_op import RowOp, read_flag
+from fusedops.row_op import RowOp
 
 __all__ = ["LogSoftmax", "Softmax"]
 
@@ -81,12 +82,12 @@ class Softmax(RowOp):
         if empty_row not in ("zero", "nan"):
             raise ValueError(f"{name}: empty_row must be 'zero' or 'nan', got {empty_row!r}")
         constants: dict[str, Any] = {"empty_row": empty_row}
-        if read_flag(self, "lse", lse):
+        if check_flag(name, "lse", lse):
             constants["lse"] = True
         if sink is not None:
             check_name(self, "sink", sink)
             constants["sink"] = sink
-        if read_flag(self, "save_result", save_result):
+        if check_flag(name, "save_result", save_result):
             constants["save_result"] = True
         super().__init__(load, store, **constants)
         if save_result:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import counted
+from fusedops.explain.forward import notes_of_tanh
 from fusedops.explain.report import Kept, ProductExplanation
 from fusedops.product.factors import factor_dtype
 from fusedops.product.linear_loss_kernel import explained
@@ -77,6 +78,7 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
         product=f"z = x @ w.T: {tuple(x.shape)} and {tuple(w.shape)}, {flops} flops",
         implementation=told,
         kernels=kernels,
+        notes=tuple(notes_of_tanh(op.load, x.is_cuda and size < 8)),
     )
 
 

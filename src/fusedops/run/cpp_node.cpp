@@ -42,7 +42,8 @@ enum Member : Py_ssize_t {
   kKnown,
 };
 
-// Where an argument of the backward call comes from: `Source` in Python.
+// Where an argument of the backward call comes from: `Source` in Python. Tensors of the last three are
+// saved.
 enum Source : long { kConstant, kArgument, kDescription, kDrawn, kSavedArgument, kSavedOutput };
 
 constexpr Py_ssize_t kMostPrograms = 1024;
@@ -336,30 +337,18 @@ py::object record(const py::object& program, PyObject* const* args, Py_ssize_t c
   }
   PyObject* sources = get(program, kSources);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); i += 2) {
-    PyObject* what = PyTuple_GET_ITEM(sources, i + 1);
-    switch (PyLong_AsLong(PyTuple_GET_ITEM(sources, i))) {
-      case kConstant:
-        node->keep(borrowed(what));
-        break;
-      case kArgument:
-        node->keep(borrowed(args[PyLong_AsLong(what)]));
-        break;
-      case kDescription:
-        node->keep(description(args[PyLong_AsLong(what)]));
-        break;
-      case kDrawn:
-        if (THPVariable_Check(drawn.ptr())) {
-          node->save(THPVariable_Unpack(drawn.ptr()));
-        } else {
-          node->keep(drawn);
-        }
-        break;
-      case kSavedArgument:
-        node->save(THPVariable_Unpack(args[PyLong_AsLong(what)]));
-        break;
-      case kSavedOutput:
-        node->save(THPVariable_Unpack(get(made, PyLong_AsLong(what))));
-        break;
+    const long source = PyLong_AsLong(PyTuple_GET_ITEM(sources, i));
+    PyObject* object = PyTuple_GET_ITEM(sources, i + 1);  // a constant, or a place
+    if (source == kDrawn) {
+      object = drawn.ptr();
+    } else if (source != kConstant) {
+      const long place = PyLong_AsLong(object);
+      object = source == kSavedOutput ? get(made, place) : args[place];
+    }
+    if (source >= kDrawn && THPVariable_Check(object)) {
+      node->save(THPVariable_Unpack(object));
+    } else {
+      node->keep(source == kDescription ? description(object) : borrowed(object));
     }
   }
   tell_hooks(owner, 0);

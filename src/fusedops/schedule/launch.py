@@ -83,8 +83,7 @@ class ProductConfig(NamedTuple):
 
     Attributes:
         implementation: One of `IMPLEMENTATIONS`.
-        rival: A tiling that runs in its place where its waves take less time (waves.py); empty for
-            none.
+        rival: A tiling that runs in its place where `waves.quicker` says so; empty for none.
     """
 
     implementation: str = IMPLEMENTATIONS[0]

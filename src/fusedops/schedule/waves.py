@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of two tilings of a product takes less time, by the waves of their tiles.
 
-Clusters of blocks work on tiles until there are none left. A last wave that has few tiles takes as
-long as a full one, and smaller tiles may fill their waves better.
+docs/explanation/products.md says what waves are, and why a full last one is worth smaller tiles.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ PRODUCTS = 2048
 #: Clocks of a tile in which these wait: its sums are handed over, and a first stage has to come. A
 #: bias and a GELU take 187 us in 4 waves of 64 steps (16384 x 1024 x 4096), and 200 us in 16 of 16
 #: (16384 x 4096 x 1024, benchmarks/log/2026-11-26.md), so a tile takes 1.5 steps beside its own.
+#: Of tiles in turns a warpgroup multiplies one while the other hands its own over: they wait once.
 BETWEEN_TILES = 1500
 
 #: What a tiling has to save, in percent, to be chosen in place of the one that was measured; and
@@ -34,7 +34,8 @@ def clocks(tiling: ProductTiling, features: ProductFeatures, multiprocessors: in
     waves = -(-tiles // max(1, multiprocessors // tiling.cluster))
     steps = -(-features.depth // tiling.stage_columns)
     step = tiling.rows * tiling.cols * tiling.stage_columns // PRODUCTS
-    return waves * (steps * step + BETWEEN_TILES)
+    pauses = 1 if tiling.in_turns else waves
+    return waves * steps * step + pauses * BETWEEN_TILES
 
 
 def quicker(

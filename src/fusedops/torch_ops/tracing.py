@@ -20,7 +20,7 @@ from fusedops.bind.dimensions import arranged, find_reduced, order, restored
 from fusedops.bind.operands import check_names
 from fusedops.bind.scalars import check_number, check_offset, check_pair
 from fusedops.declare.text import lacking_text
-from fusedops.errors import UNFUSED, UnsupportedError
+from fusedops.errors import UNFUSED, UnsupportedError, check_flag
 from fusedops.torch_ops.calls import ForwardCall, OpCall
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def call_operator(
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}")
     check_names(op, name, operands)
-    training = options.get("training", True)
-    if not isinstance(training, bool):
-        raise TypeError(f"{name}: training must be True or False, got {training!r}")
+    check_flag(name, "training", options.get("training", True))
     dtype = (op.quantized or x.dtype) if options.get("dtype") is None else options["dtype"]
     if options.get("out") is not None:
         raise UnsupportedError(
