@@ -19,8 +19,9 @@ namespace gemm {
 
 /// The words of a kernel's argument that say where groups are.
 struct Groups {
-  enum Form : int64_t { kCounts = 1, kLong = 2 };
-  const void* data;  // where each group begins and the last one ends, or (kCounts) the rows of each
+  enum Form : int64_t { kCounts = 1, kLong = 2, kEnds = 4 };
+  /// Where each group begins and the last one ends; or (kCounts) the rows of each, or (kEnds) where each ends.
+  const void* data;
   int64_t rows, count, form;  // kLong: integers of 64 bits, else of 32
 
   __device__ __forceinline__ int64_t read(int at) const {
@@ -41,10 +42,11 @@ struct GroupTable {
     constexpr int kEach = kMost / 32;
     const int lane = lane_of_warp(), first = lane * kEach, count = static_cast<int>(groups.count);
     const bool counts = groups.form & Groups::kCounts;
+    const int begins = groups.form & (Groups::kCounts | Groups::kEnds) ? 0 : 1;
     int64_t ends[kEach], sum = 0;
     FUSEDOPS_UNROLL
     for (int i = 0; i < kEach; ++i) {
-      ends[i] = first + i < count ? groups.read(first + i + (counts ? 0 : 1)) : 0;
+      ends[i] = first + i < count ? groups.read(first + i + begins) : 0;
       if (counts) ends[i] = sum += ends[i];
     }
     if (counts) {
@@ -170,11 +172,53 @@ struct GroupedOrder {
   }
 };
 
-template <class Tiling, Halves kHalves, class StoreT, class Rows>
+/// The product is not written.
+struct NotKept {};
+
+/// Runs a STORE and writes the product as well, which its gradient reads. z: where to; cols: the columns of y.
+template <Halves kHalves, class StoreT, class View>
+struct Keeping : Forward<StoreT> {
+  const View& z;
+  int64_t cols;
+
+  __device__ __forceinline__ Keeping(const Forward<StoreT>& forward, const View& product, int64_t n)
+      : Forward<StoreT>(forward), z(product), cols(n) {}
+
+  template <class PacksT>
+  __device__ __forceinline__ void run(PacksT& packs) const {
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < PacksT::kCount; ++p) {
+      const auto& values = packs.values[p];
+      if constexpr (kHalves == Halves::kNone) {
+        z.write(values, packs.rows[p], packs.col);
+      } else {
+        const OtherHalf<typename View::Element> half{};
+        const auto other = half.template fetch<kPack, float>(packs.rows[p], packs.col);
+        if constexpr (kHalves == Halves::kBelow) {
+          z.write(values, packs.rows[p], packs.col);
+          z.write(other.at, packs.rows[p], cols + packs.col);
+        } else {
+          float both[2][kPack];
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kPack; ++i) {
+            both[i / 4][i % 4 * 2] = values[i];
+            both[i / 4][i % 4 * 2 + 1] = other.at[i];
+          }
+          z.write(both[0], packs.rows[p], 2 * packs.col);
+          z.write(both[1], packs.rows[p], 2 * packs.col + kPack);
+        }
+      }
+    }
+    Forward<StoreT>::run(packs);
+  }
+};
+
+template <class Tiling, Halves kHalves, class StoreT, class Rows, class View = NotKept>
 __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const TensorMap& w,
                                                        const Forward<StoreT>& epilogue,
                                                        const Rows& rows, int64_t n, int64_t k,
-                                                       int64_t group, const Groups& groups) {
+                                                       int64_t group, const Groups& groups,
+                                                       const View& z = {}) {
   using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves>;
   __shared__ GroupTable table;
   auto make_order = [&] {
@@ -186,7 +230,12 @@ __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const
     return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols,
                  height};
   };
-  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  if constexpr (detail::IsSame<View, NotKept>::value) {
+    share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  } else {
+    const Keeping<kHalves, StoreT, View> keeping(epilogue, z, n);
+    share_roles<Tiling>(x, w, keeping, rows, k, make_order, NeverMasked{});
+  }
 }
 
 }  // namespace gemm
