@@ -19,23 +19,24 @@ from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups
 from fusedops.product.grouped_plain import chosen_without_store, without_store
-from fusedops.product.grouped_product import ends_of, grouped_product
+from fusedops.product.grouped_product import ends_of, grouped_product, summed_product
 from fusedops.product.grouped_training import GroupedTraining
+from fusedops.product.routing import combine, route
 from fusedops.testing import last_schedule
 
 EMPTY = fo.GroupedLinear()
 OPS = {**OPS, "empty": EMPTY}
 
 
-def planned(name, major, dtype, keeps):
+def planned(name, major, dtype, keeps, moves=False):
     op, offsets = OPS[name], torch.tensor(COUNTS["ragged"])
     x, w, own = given(op, COUNTS["ragged"], 264, 528, dtype, major=major)
     tiling = tiling_of("Together", dtype)
     if keeps:
         return op.planned(x, w, {**own, "offsets": offsets}, tiling, HOPPER, keeps=True)
-    bound, slots = bind_groups(op.epilogue, x, w, {}, (), None), {"offsets": 1, "w": 2}
-    one = GroupedProduct(bound, x, w, offsets.int(), slots, None, False, tiling, ends=True)
-    return plan(one, HOPPER)
+    bound, slots = bind_groups(op.epilogue, x, w, {}, (), None), {"offsets": 1, "to": 2, "w": 3}
+    asked = bound, x, w, offsets.int(), slots, None, False, tiling
+    return plan(GroupedProduct(*asked, ends=True, moves=moves), HOPPER)
 
 
 @pytest.mark.grid(strength=1)
@@ -62,6 +63,15 @@ def test_registers_do_not_spill(name, major, dtype):
     _, log = nvrtc.compile_cuda(source, launch.variant.arch, [nvrtc.RESOURCES])
     assert "0 bytes spill stores, 0 bytes spill loads" in log, log
     assert "C75" not in log, log
+
+
+@pytest.mark.parametrize("major", ["rows", *thorough("columns")])
+@pytest.mark.parametrize("dtype", [BFLOAT16, *thorough(torch.float16)])
+def test_registers_of_a_kernel_that_moves_rows(major, dtype):
+    (launch,) = planned("empty", major, dtype, keeps=False, moves=True).launches
+    assert "a.places" in launch.variant.source
+    _, log = nvrtc.compile_cuda(launch.variant.source, launch.variant.arch, [nvrtc.RESOURCES])
+    assert "0 bytes spill stores, 0 bytes spill loads" in log, log
 
 
 def step(call, tensors, wanted=None):
@@ -239,3 +249,27 @@ class TestOnGpu:
                     one.fill_(torch.nan)
                 graph.replay()
                 assert all(map(same_bits, found, whole()))
+
+    def test_rows_of_tokens(self):
+        """Rows are written in the order of tokens: the bits are those of a copy afterwards."""
+        needs_hopper()
+        counts = COUNTS["ragged"]
+        h, w, _ = given(EMPTY, counts, 264, 520, device="cuda")
+        expert = torch.arange(len(counts), device="cuda").repeat_interleave(
+            torch.tensor(counts, device="cuda")
+        )
+        way = route(expert[torch.randperm(len(h), device="cuda")].view(-1, 2), len(counts))
+        with forced("Together"):
+            rows = without_store(h, w, way.offsets)
+            moved = without_store(h, w, way.offsets, way.order)
+            assert last_schedule() == "Together"
+            assert same_bits(moved, rows[way.place])
+            tensors = {"h": h.requires_grad_(), "w": w.requires_grad_()}
+
+            def apart(h, w):
+                return combine(EMPTY(h, w, offsets=way.offsets), way, len(h) // 2)
+
+            def together(h, w):
+                return summed_product(h, w, way, len(h) // 2)
+
+            assert all(map(same_bits, step(together, tensors), step(apart, tensors)))

@@ -110,14 +110,21 @@ struct OtherHalf {
   }
 };
 
+/// Where the rows of a result go: where those of x are; or each to a row of its own.
+struct AsRead {};
+struct Moved {
+  const int64_t* to;
+};
+
 /// The tiles of all groups, one group after another. With halves, a tile has as many columns of either.
-template <int kTileM, int kTileN, Halves kHalves_>
+template <int kTileM, int kTileN, Halves kHalves_, class Places = AsRead>
 struct GroupedOrder {
   static constexpr bool kRagged = true;
   static constexpr Halves kHalves = kHalves_;
   using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;
   int groups, rows, cols, group;  // cols: of the result
+  Places places;
 
   __device__ __forceinline__ int count() const { return table.tiles[groups]; }
 
@@ -146,19 +153,24 @@ struct GroupedOrder {
   template <class Rows>
   struct Start {
     int of, end, last;
+    Places places;
   };
   template <class Rows>
   __device__ __forceinline__ Start<Rows> start(const Rows&, const Tile& tile, int) const {
-    return {tile.of, tile.end, rows - 1};
+    return {tile.of, tile.end, rows - 1, places};
   }
   /// Where it is none of the tile's rows, it is one that can be read.
   template <class Rows>
   __device__ __forceinline__ static RowOfGroup index(const Rows&, const Start<Rows>& start, int row,
                                                      int below) {
-    const int from = min(row, start.last);
+    int from = min(row, start.last), down = min(below, start.last - from);
+    if constexpr (detail::IsSame<Places, Moved>::value) {
+      from = static_cast<int>(start.places.to[from + down]);
+      down = 0;
+    }
     const RowIndex<2> first{from, {uint32_t(start.of), uint32_t(from)}};
     RowOfGroup found;
-    static_cast<NearRow<RowIndex<2>>&>(found) = {first, uint32_t(min(below, start.last - from))};
+    static_cast<NearRow<RowIndex<2>>&>(found) = {first, uint32_t(down)};
     found.inside = row + below < start.end;
     return found;
   }
@@ -213,13 +225,15 @@ struct Keeping : Forward<StoreT> {
   }
 };
 
-template <class Tiling, Halves kHalves, class StoreT, class Rows, class View = NotKept>
+template <class Tiling, Halves kHalves, class StoreT, class Rows, class View = NotKept,
+          class Places = AsRead>
 __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const TensorMap& w,
                                                        const Forward<StoreT>& epilogue,
                                                        const Rows& rows, int64_t n, int64_t k,
                                                        int64_t group, const Groups& groups,
-                                                       const View& z = {}) {
-  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves>;
+                                                       const View& z = {},
+                                                       const Places& places = {}) {
+  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves, Places>;
   __shared__ GroupTable table;
   auto make_order = [&] {
     const int cols = static_cast<int>(n), height = static_cast<int>(group);
@@ -227,8 +241,8 @@ __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const
       table.fill(groups, [&](int of) { return typename Order::Each{of, cols, height}.count(); });
     }
     __syncthreads();
-    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols,
-                 height};
+    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols, height,
+                 places};
   };
   if constexpr (detail::IsSame<View, NotKept>::value) {
     share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});

@@ -14,6 +14,7 @@ from fusedops.functors.activations import ACTIVATIONS
 from fusedops.nn.base import declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
+from fusedops.product.grouped_product import summed_product
 from fusedops.product.routing import combine, dispatch, reorder, route
 
 #: The parameters of a module of experts, as transformers 5 names them.
@@ -131,6 +132,9 @@ def run_experts(
     calls = [one.unfused if unfused else one for one in (up, down)]
     rows = dispatch(hidden_states, found)
     hidden = calls[0](rows, weights[0], offsets=found.offsets, **of_up)
+    if not (form.bias or unfused or torch.compiler.is_compiling()):
+        down.check(hidden, weights[1])
+        return summed_product(hidden, weights[1], found, hidden_states.shape[0])
     rows = calls[1](hidden, weights[1], offsets=found.offsets, **of_down)
     return combine(rows, found, hidden_states.shape[0])
 

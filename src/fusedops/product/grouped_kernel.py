@@ -135,6 +135,8 @@ class GroupedProduct(ProductPass):
         tiling: The form of the kernel, but for which of w's dimensions is contiguous.
         ends: Whether offsets are where each group ends.
         keeps: Whether the product is the last output, after those of the STORE.
+        moves: Whether row i of the result goes to row to[i] of it, by an operand of that name; the
+            STORE then is empty.
     """
 
     product = "GroupedLinear"
@@ -152,8 +154,9 @@ class GroupedProduct(ProductPass):
         *,
         ends: bool = False,
         keeps: bool = False,
+        moves: bool = False,
     ) -> None:
-        self.ends, self.keeps, self.of_product = ends, keeps, w.shape[1]
+        self.ends, self.keeps, self.moves, self.of_product = ends, keeps, moves, w.shape[1]
         self.groups, self.rows, self.columns = *w.shape[:1], x.shape[0], bound.columns
         if w.stride(-1) != 1 and w.stride(-2) == 1:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
@@ -212,6 +215,9 @@ class GroupedProduct(ProductPass):
         long = self.offsets.dtype is torch.int64
         write.pointer((_runtime.POINTER, self.slots["offsets"]))
         write.constant(self.rows, self.groups, counts | long << 1 | self.ends << 2)
+        if self.moves:
+            members.append(Member("gemm::Moved", "places"))
+            write.pointer((_runtime.POINTER, self.slots["to"]))
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:

@@ -31,12 +31,18 @@ _NAME = "GroupedLinear"
 
 
 class _WithoutStore:
-    """``x[group] @ w[group].T`` by one kernel, chosen and planned once for each kind of call."""
+    """``x[group] @ w[group].T`` by one kernel, chosen and planned once for each kind of call.
 
-    def __init__(self) -> None:
+    Args:
+        moves: Whether a call says where each row goes.
+    """
+
+    def __init__(self, moves: bool) -> None:
         self.epilogue = Epilogue(_NAME, ())
         self.available = True
-        slots = [(name, _runtime.SLOT_TENSOR) for name in ("offsets", "w")]
+        self.moves = moves
+        names = ["offsets", *["to"] * moves, "w"]
+        slots = [(name, _runtime.SLOT_TENSOR) for name in names]
         self.slots = {name: number for number, (name, _) in enumerate(slots, 1)}
         how = functools.partial(draw, op=_NAME)
         self.call = _runtime.Dispatcher(_NAME, slots, self._slow, how, label=f"{_NAME}()")
@@ -46,13 +52,14 @@ class _WithoutStore:
     ) -> Plan | Delegate | None:
         if reason is not Reason.MISS:
             return None
-        w, ends = operands["w"], operands["offsets"]
+        w, offsets = operands["w"], operands["offsets"]
         tiling = chosen_without_store(x, w).tiling
         bound = None if tiling is None else bind_groups(self.epilogue, x, w, {}, (), None)
         if tiling is None or bound is None:
             return Delegate(by_none)
-        one = GroupedProduct(bound, x, w, ends, self.slots, None, False, tiling, ends=True)
-        planned = plan(one)
+        given = bound, x, w, offsets, self.slots, None, False, tiling
+        ends = offsets.shape[0] == w.shape[0]
+        planned = plan(GroupedProduct(*given, ends=ends, moves=self.moves))
         made = None if planned is None else build_or_warn(planned, _NAME)
         self.available = self.available and (planned is None or made is not None)
         return made or Delegate(by_none)
@@ -63,21 +70,27 @@ def by_none(x: Tensor, /, **operands: Tensor) -> None:
 
 
 @functools.cache
-def _op() -> _WithoutStore:
-    return _WithoutStore()
+def _op(moves: bool) -> _WithoutStore:
+    return _WithoutStore(moves)
 
 
-def without_store(x: Tensor, w: Tensor, ends: Tensor) -> Tensor | None:
+def without_store(x: Tensor, w: Tensor, offsets: Tensor, to: Tensor | None = None) -> Tensor | None:
     """The product of each group of rows, by one kernel; None where torch's is to be taken.
 
     Args:
         x: The rows, of shape (T, K).
         w: A matrix for each group, of shape (E, N, K).
-        ends: Where the groups end, of shape (E,) and int32; the last one is T.
+        offsets: Where each group ends, of shape (E,), or begins and the last one ends, (E + 1,).
+        to: The row of the result that each row of x makes, each once, as int64 of shape (T,); the
+            same one if it is not given.
     """
-    if torch.compiler.is_compiling() or not x.is_cuda or not _op().available:
+    if torch.compiler.is_compiling() or not x.is_cuda:
         return None
-    result: Tensor | None = _op().call(x, offsets=ends, w=w)
+    op = _op(to is not None)
+    if not op.available:
+        return None
+    places = {} if to is None else {"to": to}
+    result: Tensor | None = op.call(x, offsets=offsets, w=w, **places)
     return result
 
 
@@ -85,4 +98,4 @@ def chosen_without_store(x: Tensor, w: Tensor) -> Choice:
     """How such a product is run, as far as sizes and dtypes decide it."""
     if env.record_file() is not None:
         return Choice(None, "calls are recorded, and no list of kernels has those of groups")
-    return chosen_for_groups(_op().epilogue, x, w, {}, 1, Target.of(x.device))
+    return chosen_for_groups(_op(False).epilogue, x, w, {}, 1, Target.of(x.device))

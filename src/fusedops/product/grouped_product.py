@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import UnsupportedError
+from fusedops.product.factors import as_factor, factor_dtype
 from fusedops.product.grouped_plain import without_store
+from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "group_of_rows",
     "grouped_product",
     "rows_of_groups",
+    "summed_product",
     "sums_of_groups",
 ]
 
@@ -81,6 +84,16 @@ def grouped_product(
     return result
 
 
+def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
+    """The product of each group of rows, and of each token the sum of its rows (`combine`).
+
+    Where one kernel multiplies, it writes the rows of a token below one another.
+    """
+    dtype = factor_dtype(h)
+    result: Tensor = _SummedProduct.apply(h.to(dtype), as_factor(w, dtype), way, tokens)
+    return result
+
+
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
     """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
     result: Tensor = _Rows.apply(table.reshape(table.shape[0], -1), ends, rows)
@@ -115,6 +128,35 @@ class _Product(torch.autograd.Function):
         dx = None if w is None else grouped_product(dz, w.mT, ends, unfused=ctx.unfused)
         dw = None if x is None else _Outer.apply(dz, x, ends)
         return dx, dw, None, None, None
+
+
+class _SummedProduct(torch.autograd.Function):
+    """The product and the sum of the rows of each token, in the order of its choices."""
+
+    @staticmethod
+    def forward(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
+        moved = without_store(h, w, way.offsets, way.order)
+        if moved is None:
+            ends = ends_of(way.offsets, h.shape[0], w.shape[0])
+            return combine(_multiplied(h, w.mT, ends), way, tokens)
+        return sum_of_choices(moved, tokens)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        h, w, way, _ = inputs
+        of_h, of_w, *_ = ctx.needs_input_grad
+        ctx.groups = w.shape[0]
+        ctx.save_for_backward(h if of_w else None, w if of_h else None, *way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        h, w, *tensors = ctx.saved_tensors
+        way = Route(*tensors)
+        ends = ends_of(way.offsets, way.order.shape[0], ctx.groups)
+        rows = dispatch(dy, way)
+        dh = None if w is None else grouped_product(rows, w.mT, ends)
+        dw = None if h is None else _Outer.apply(rows, h, ends)
+        return dh, dw, None, None
 
 
 class _Outer(torch.autograd.Function):

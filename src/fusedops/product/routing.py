@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusedops.torch_ops.tracing import is_transformed
 
-__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route"]
+__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route", "sum_of_choices"]
 
 
 class Route(NamedTuple):
@@ -84,6 +84,13 @@ def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
     return result
 
 
+def sum_of_choices(rows: Tensor, tokens: int) -> Tensor:
+    """Sum the rows of each token, which follow one another, in their order."""
+    if rows.shape[0] == tokens:
+        return rows
+    return rows.view(tokens, -1, rows.shape[1]).sum(1)
+
+
 class _Dispatch(torch.autograd.Function):
     """Row r is the row ``token[r]`` of x, each of which is copied equally often."""
 
@@ -110,10 +117,7 @@ class _Combine(torch.autograd.Function):
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
         # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
-        found = rows.index_select(0, place)
-        if rows.shape[0] == tokens:
-            return found
-        return found.view(tokens, -1, rows.shape[1]).sum(1)
+        return sum_of_choices(rows.index_select(0, place), tokens)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
