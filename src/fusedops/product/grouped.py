@@ -151,7 +151,7 @@ class GroupedLinear(SingleProduct):
         self.dispatch(kinds, several, epilogue.label)
         names = [name for name, _ in kinds]
         self._numbers = {name: at for at, name in enumerate((*names, "w"), 1)}
-        self._training = GroupedTraining(self, [*kinds, ("w", _runtime.SLOT_TENSOR)])
+        self.with_gradients = GroupedTraining(self, [*kinds, ("w", _runtime.SLOT_TENSOR)])
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -181,7 +181,7 @@ class GroupedLinear(SingleProduct):
         if not first.is_cuda:
             return Delegate(self._run_checked)
         if wants_gradient((first, second, *arguments.values())):
-            return Delegate(self._training.run)
+            return Delegate(self.with_gradients.run)
         tiling = self.chosen(first, second, arguments).tiling
         if tiling is None:
             return Delegate(self.run_apart)
@@ -295,7 +295,7 @@ class GroupedLinear(SingleProduct):
             one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
             for one in (first, second)
         )
-        keeps = self._training.reads_product(first, second, arguments)
+        keeps = self.with_gradients.reads_product(first, second, arguments)
         if self.planned(first, second, arguments, choice.tiling, keeps=keeps) is not None:
             return choice
         return Choice(
@@ -309,7 +309,7 @@ class GroupedLinear(SingleProduct):
         """Run a call on a CPU, where it costs little to look at the offsets."""
         check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
         trains = wants_gradient((first, second, *arguments.values()))
-        return (self._training.run if trains else self.run_apart)(first, second, **arguments)
+        return (self.with_gradients.run if trains else self.run_apart)(first, second, **arguments)
 
     def run_apart(
         self, first: Tensor, second: Tensor, /, way: str = "__call__", **arguments: Any

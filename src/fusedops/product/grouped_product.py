@@ -25,6 +25,7 @@ __all__ = [
     "ends_of",
     "group_of_rows",
     "grouped_product",
+    "product_of_tokens",
     "rows_of_groups",
     "summed_product",
     "sums_of_groups",
@@ -84,6 +85,24 @@ def grouped_product(
     return result
 
 
+def product_of_tokens(
+    x: Tensor, rows: Tensor, w: Tensor, ends: Tensor, way: Route, made: Tensor | None
+) -> Tensor:
+    """The product of each group of rows as a function of the tokens that they are (`dispatch`).
+
+    Args:
+        x: The tokens.
+        rows: The tokens in the order of the groups.
+        w: A matrix for each group.
+        ends: Where the groups end.
+        way: Where the rows come from.
+        made: The product, if there is one, as for `grouped_product`.
+    """
+    args = rows.detach(), ends, way, [] if made is None else [made]
+    result: Tensor = _ProductOfTokens.apply(x, w, *args)
+    return result
+
+
 def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
     """The product of each group of rows, and of each token the sum of its rows (`combine`).
 
@@ -128,6 +147,30 @@ class _Product(torch.autograd.Function):
         dx = None if w is None else grouped_product(dz, w.mT, ends, unfused=ctx.unfused)
         dw = None if x is None else _Outer.apply(dz, x, ends)
         return dx, dw, None, None, None
+
+
+class _ProductOfTokens(torch.autograd.Function):
+    """The product of rows that are tokens, whose gradient is the product that sums rows again."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, w: Tensor, rows: Tensor, ends: Tensor, way: Route, made: list[Tensor]
+    ) -> Tensor:
+        return _Product.forward(rows, w, ends, False, made)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, rows, ends, way, _ = inputs
+        of_x, of_w, *_ = ctx.needs_input_grad
+        ctx.tokens = x.shape[0]
+        ctx.save_for_backward(rows if of_w else None, w if of_x else None, ends, *way)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        rows, w, ends, *way = ctx.saved_tensors
+        dx = None if w is None else summed_product(dz, w.mT, Route(*way), ctx.tokens)
+        dw = None if rows is None else _Outer.apply(dz, rows, ends)
+        return dx, dw, None, None, None, None
 
 
 class _SummedProduct(torch.autograd.Function):

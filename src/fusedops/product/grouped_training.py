@@ -24,11 +24,14 @@ from fusedops.product.choice import as_multiplied
 from fusedops.product.factors import as_factor, factor_dtype, wants_gradient
 from fusedops.product.group_checks import OFFSETS
 from fusedops.product.grouped_plain import by_none
-from fusedops.product.grouped_product import ends_of, grouped_product
+from fusedops.product.grouped_product import ends_of, grouped_product, product_of_tokens
 from fusedops.product.grouped_store import stored
+from fusedops.product.torch_op import are_plain
+from fusedops.torch_ops.tracing import is_transformed
 
 if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
+    from fusedops.product.routing import Route
 
 __all__ = ["GroupedTraining"]
 
@@ -49,8 +52,23 @@ class GroupedTraining:
             op.title, slots, self._slow, drawing, tuple, label=op.epilogue.label
         )
 
-    def run(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
-        """Run a call whose factors have been checked."""
+    def run(
+        self,
+        first: Tensor,
+        second: Tensor,
+        /,
+        source: tuple[Tensor, Route] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Run a call whose factors have been checked.
+
+        Args:
+            first: x.
+            second: w.
+            source: The tokens that the rows of x are, and where from, if the gradient of the tokens
+                may take the place of that of x.
+            arguments: Operands and options, where the groups are among them.
+        """
         op, empty = self._op, not first.numel() or not second.numel()
         if empty or op.alone(first, arguments) or arguments.get("out") is not None:
             return op.run_apart(first, second, **arguments)
@@ -59,7 +77,12 @@ class GroupedTraining:
             return op.run_apart(first, second, **arguments)
         dtype = factor_dtype(first)
         ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
-        z = grouped_product(first.to(dtype), as_factor(second, dtype), ends, z)
+        x, w = first.to(dtype), as_factor(second, dtype)
+        if source is None:
+            z = grouped_product(x, w, ends, z)
+        else:
+            tokens, way = source
+            z = product_of_tokens(tokens.to(dtype), x, w, ends, way, z)
         try:
             outputs = stored(op, z, ends, arguments, made)
         except FusedOpsError:
@@ -69,6 +92,17 @@ class GroupedTraining:
             op.check_broadcast(op.epilogue, value, arguments)
             raise
         return outputs[0] if len(outputs) == 1 else op.epilogue.result_type._make(outputs)
+
+    def of_tokens(
+        self, x: Tensor, rows: Tensor, w: Tensor, way: Route, arguments: dict[str, Any]
+    ) -> Any:
+        """Run a call whose rows are tokens; None where that is to be any other call."""
+        tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
+        modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+        if modes or is_transformed() or not are_plain(tensors) or not wants_gradient(tensors):
+            return None
+        self._op.check(rows, w)
+        return self.run(rows, w, source=(x, way), offsets=way.offsets, **arguments)
 
     def reads_product(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether the gradient of a call reads the product, or a half of it."""
