@@ -15,6 +15,9 @@ from torch import Tensor
 
 from fusedops.torch_ops.tracing import is_transformed
 
+#: So many elements torch sorts in one pass, whatever their bits (aten/src/ATen/native/cuda/Sort.h).
+_SORTED_AT_ONCE = 4096
+
 __all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route", "sum_of_choices"]
 
 
@@ -24,13 +27,11 @@ class Route(NamedTuple):
     Attributes:
         order: For each row in the order of the experts, its number among (token, choice).
         token: Its token.
-        place: For each of (token, choice), its row in the order of the experts.
         offsets: Where each expert's rows begin, and where the last one's end.
     """
 
     order: Tensor
     token: Tensor
-    place: Tensor
     offsets: Tensor
 
 
@@ -55,32 +56,34 @@ def route(expert: Tensor, experts: int) -> Route:
             puts a row behind all others.
         experts: How many there are.
     """
-    # Few bits are sorted in few passes.
-    kind = torch.int16 if experts < 2**15 else torch.int32
-    ordered, order = torch.sort(expert.reshape(-1).to(kind), stable=True)
-    numbers = torch.arange(order.shape[0], device=order.device)
-    place = torch.empty_like(order).scatter_(0, order, numbers)
-    begins = torch.arange(experts + 1, dtype=kind, device=order.device)
-    token = order // max(1, expert.shape[1])
+    numbers = expert.reshape(-1)
+    at_once = not torch.compiler.is_compiling() and numbers.shape[0] <= _SORTED_AT_ONCE
+    if not at_once or numbers.dtype not in (torch.int32, torch.int64):
+        # Few bits are sorted in few passes.
+        numbers = numbers.to(torch.int16 if experts < 2**15 else torch.int32)
+    ordered, order = torch.sort(numbers, stable=True)
+    begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
+    choices = expert.shape[1]
+    token = order if choices == 1 else order // max(1, choices)
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
-    return Route(order, token, place, offsets)
+    return Route(order, token, offsets)
 
 
 def dispatch(x: Tensor, way: Route) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.token, way.place)
+    result: Tensor = _Dispatch.apply(x, way.token, way.order)
     return result
 
 
 def reorder(each: Tensor, way: Route) -> Tensor:
     """One number for each of (token, choice), in the order of the rows, below one another."""
-    result: Tensor = _Dispatch.apply(each.reshape(-1, 1), way.order, way.place)
+    result: Tensor = _Dispatch.apply(each.reshape(-1, 1), way.order, way.order)
     return result
 
 
 def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
     """Sum the rows of each token, in the order of its choices, in float32 at least."""
-    result: Tensor = _Combine.apply(rows, way.token, way.place, tokens)
+    result: Tensor = _Combine.apply(rows, way.token, way.order, tokens)
     return result
 
 
@@ -95,14 +98,14 @@ class _Dispatch(torch.autograd.Function):
     """Row r is the row ``token[r]`` of x, each of which is copied equally often."""
 
     @staticmethod
-    def forward(x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+    def forward(x: Tensor, token: Tensor, order: Tensor) -> Tensor:
         return x.index_select(0, token)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, token, place = inputs
+        x, token, order = inputs
         ctx.tokens = x.shape[0]
-        ctx.save_for_backward(token, place)
+        ctx.save_for_backward(token, order)
 
     @staticmethod
     def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None]:
@@ -110,12 +113,17 @@ class _Dispatch(torch.autograd.Function):
 
 
 class _Combine(torch.autograd.Function):
-    """The sum of the rows ``place[token, choice]`` over all choices."""
+    """The sum of the rows of each token over all choices; order[r] is the number of row r."""
 
     @staticmethod
-    def forward(rows: Tensor, token: Tensor, place: Tensor, tokens: int) -> Tensor:
+    def forward(rows: Tensor, token: Tensor, order: Tensor, tokens: int) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
+        if rows.shape[1] == 1:
+            found = torch.empty_like(rows).index_copy_(0, order, rows)
+            return sum_of_choices(found, tokens)
+        numbers = torch.arange(order.shape[0], device=order.device)
+        place = torch.empty_like(order).scatter_(0, order, numbers)
         # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
         return sum_of_choices(rows.index_select(0, place), tokens)
 
