@@ -273,3 +273,28 @@ class TestOnGpu:
                 return summed_product(h, w, way, len(h) // 2)
 
             assert all(map(same_bits, step(together, tensors), step(apart, tensors)))
+
+    def test_experts(self):
+        """All gradients as near to float64 as by torch's products."""
+        needs_hopper()
+        torch.manual_seed(0)
+        experts = fo.nn.Experts(16, 512, 384, device="cuda", dtype=BFLOAT16)
+        exactly = fo.nn.Experts(16, 512, 384, device="cuda", dtype=torch.float64)
+        exactly.load_state_dict({k: v.double() for k, v in experts.state_dict().items()})
+        tokens = randn(300, 512, dtype=BFLOAT16, device="cuda")
+        weight, index = randn(300, 16, device="cuda", seed=1).sigmoid().topk(4)
+
+        def stepped(module, dtype):
+            given = {"x": tokens.to(dtype), "weight": weight.to(BFLOAT16).to(dtype)}
+            leaves = {name: one.requires_grad_() for name, one in given.items()}
+            leaves |= dict(module.named_parameters())
+            return step(lambda x, weight, **_: module(x, index, weight), leaves)
+
+        want, found = stepped(exactly, torch.float64), []
+        for how in ("torch", "Together"):
+            with forced(how):
+                found.append(stepped(experts, BFLOAT16))
+        for by_torch, ours, one in zip(*found, want, strict=True):
+            off = [((each.double() - one).abs() / (one.abs() + one.abs().mean())).max()
+                   for each in (by_torch, ours)]  # fmt: skip
+            assert off[1] <= 2 * off[0] + torch.finfo(BFLOAT16).eps

@@ -52,23 +52,39 @@ class GroupedTraining:
             op.title, slots, self._slow, drawing, tuple, label=op.epilogue.label
         )
 
-    def run(
+    def run(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
+        """Run a call whose factors have been checked."""
+        return self._run(first, second, arguments)
+
+    def of_tokens(
+        self, x: Tensor, rows: Tensor, w: Tensor, way: Route, arguments: dict[str, Any]
+    ) -> Any:
+        """Run a call whose rows are tokens, which get their gradient from the kernel of the product.
+
+        Args:
+            x: The tokens.
+            rows: The tokens in the order of the groups.
+            w: A matrix for each group.
+            way: Where the rows come from.
+            arguments: Operands and options.
+
+        Returns:
+            What the call returns; None where it wants no gradients, or is traced or transformed.
+        """
+        tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
+        modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+        if modes or is_transformed() or not are_plain(tensors) or not wants_gradient(tensors):
+            return None
+        self._op.check(rows, w)
+        return self._run(rows, w, {**arguments, OFFSETS: way.offsets}, (x, way))
+
+    def _run(
         self,
         first: Tensor,
         second: Tensor,
-        /,
+        arguments: dict[str, Any],
         source: tuple[Tensor, Route] | None = None,
-        **arguments: Any,
     ) -> Any:
-        """Run a call whose factors have been checked.
-
-        Args:
-            first: x.
-            second: w.
-            source: The tokens that the rows of x are, and where from, if the gradient of the tokens
-                may take the place of that of x.
-            arguments: Operands and options, where the groups are among them.
-        """
         op, empty = self._op, not first.numel() or not second.numel()
         if empty or op.alone(first, arguments) or arguments.get("out") is not None:
             return op.run_apart(first, second, **arguments)
@@ -92,17 +108,6 @@ class GroupedTraining:
             op.check_broadcast(op.epilogue, value, arguments)
             raise
         return outputs[0] if len(outputs) == 1 else op.epilogue.result_type._make(outputs)
-
-    def of_tokens(
-        self, x: Tensor, rows: Tensor, w: Tensor, way: Route, arguments: dict[str, Any]
-    ) -> Any:
-        """Run a call whose rows are tokens; None where that is to be any other call."""
-        tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
-        modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-        if modes or is_transformed() or not are_plain(tensors) or not wants_gradient(tensors):
-            return None
-        self._op.check(rows, w)
-        return self.run(rows, w, source=(x, way), offsets=way.offsets, **arguments)
 
     def reads_product(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
         """Whether the gradient of a call reads the product, or a half of it."""
