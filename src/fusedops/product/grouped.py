@@ -232,14 +232,16 @@ class GroupedLinear(SingleProduct):
         one = GroupedProduct(*given, tiling, keeps=keeps)
         return plan(one, target)
 
-    def chosen(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """How a call is run, as far as sizes, dtypes and gradients decide it."""
+    def chosen(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], keeps: bool = False
+    ) -> Choice:
+        """How a call, whose product may be kept, is run, as far as sizes and dtypes decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         if env.record_file() is not None:
             return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
         beside, target = 1 if self.halves is None else 2, Target.of(first.device)
-        return chosen_for_groups(self.epilogue, first, second, arguments, beside, target)
+        return chosen_for_groups(self.epilogue, first, second, arguments, beside, target, keeps)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
@@ -283,19 +285,16 @@ class GroupedLinear(SingleProduct):
         """How a call is run, and why, strides and alignment included; nothing is built."""
         dtype = factor_dtype(first)
         if not by_torch(dtype):
-            return Choice(
-                None,
-                f"of {dtype} there is a product for each group, and the host reads where groups "
-                "end",
-            )
-        choice = self.chosen(first, second, arguments)
+            why = f"of {dtype} there is a product for each group, whose ends the host reads"
+            return Choice(None, why)
+        keeps = self.with_gradients.reads_product(first, second, arguments)
+        choice = self.chosen(first, second, arguments, keeps)
         if choice.tiling is None:
             return choice
         first, second = (
             one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
             for one in (first, second)
         )
-        keeps = self.with_gradients.reads_product(first, second, arguments)
         if self.planned(first, second, arguments, choice.tiling, keeps=keeps) is not None:
             return choice
         return Choice(

@@ -43,6 +43,7 @@ def chosen_for_groups(
     arguments: Mapping[str, Any],
     beside: int,
     target: Target,
+    keeps: bool = False,
 ) -> Choice:
     """How a call is run, as far as sizes and dtypes decide it.
 
@@ -53,6 +54,7 @@ def chosen_for_groups(
         arguments: Operands and options.
         beside: The columns of the product that make one of the result, 1 or 2.
         target: What runs it.
+        keeps: Whether the product is an output.
     """
     if not able(epilogue) or epilogue.causal or epilogue.positions:
         return Choice(None, "its functors are not supported in the epilogue of a grouped GEMM")
@@ -61,6 +63,7 @@ def chosen_for_groups(
     found = features_of_sizes(epilogue, sizes, factor_dtype(x), arguments, target, grouped=True)
     if isinstance(found, Choice):
         return found
+    found = found._replace(writes=found.writes + keeps)
     choice = decided(found, target, override.current().product)
     tiling = choice.tiling
     if tiling is None:

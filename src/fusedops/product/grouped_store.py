@@ -49,7 +49,9 @@ if TYPE_CHECKING:
         def check_broadcast(
             self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]
         ) -> None: ...
-        def chosen(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice: ...
+        def chosen(
+            self, first: Tensor, second: Tensor, arguments: dict[str, Any], keeps: bool = False
+        ) -> Choice: ...
         def plan_of(
             self,
             first: Tensor,

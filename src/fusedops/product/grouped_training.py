@@ -59,7 +59,7 @@ class GroupedTraining:
     def of_tokens(
         self, x: Tensor, rows: Tensor, w: Tensor, way: Route, arguments: dict[str, Any]
     ) -> Any:
-        """Run a call whose rows are tokens, which get their gradient from the kernel of the product.
+        """Run a call whose rows are tokens, whose gradient a kernel writes token by token.
 
         Args:
             x: The tokens.
@@ -128,10 +128,10 @@ class GroupedTraining:
         op = self._op
         if not first.is_cuda or op.dropouts:
             return None, None
-        if op.chosen(first, second, arguments).tiling is None:
+        keeps = self.reads_product(first, second, arguments)
+        if op.chosen(first, second, arguments, keeps).tiling is None:
             return None, None
         op.epilogue.check_differentiable()
-        keeps = self.reads_product(first, second, arguments)
         with torch.no_grad():
             x, w = as_multiplied(first, second)
             if keeps:
@@ -148,7 +148,7 @@ class GroupedTraining:
             return None
         second = operands.pop("w")
         arguments = {**operands, **options}
-        tiling = self._op.chosen(first, second, arguments).tiling
+        tiling = self._op.chosen(first, second, arguments, keeps=True).tiling
         made = None
         if tiling is not None:
             made = self._op.plan_of(first, second, arguments, tiling, keeps=True)
