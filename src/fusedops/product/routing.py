@@ -63,8 +63,7 @@ def route(expert: Tensor, experts: int) -> Route:
         numbers = numbers.to(torch.int16 if experts < 2**15 else torch.int32)
     ordered, order = torch.sort(numbers, stable=True)
     begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
-    choices = expert.shape[1]
-    token = order if choices == 1 else order // max(1, choices)
+    token = order // max(1, expert.shape[1])
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
     return Route(order, token, offsets)
 
@@ -77,7 +76,7 @@ def dispatch(x: Tensor, way: Route) -> Tensor:
 
 def reorder(each: Tensor, way: Route) -> Tensor:
     """One number for each of (token, choice), in the order of the rows, below one another."""
-    result: Tensor = _Dispatch.apply(each.reshape(-1, 1), way.order, way.order)
+    result: Tensor = _Reorder.apply(each.reshape(-1, 1), way.order)
     return result
 
 
@@ -119,9 +118,6 @@ class _Combine(torch.autograd.Function):
     def forward(rows: Tensor, token: Tensor, order: Tensor, tokens: int) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
-        if rows.shape[1] == 1:
-            found = torch.empty_like(rows).index_copy_(0, order, rows)
-            return sum_of_choices(found, tokens)
         numbers = torch.arange(order.shape[0], device=order.device)
         place = torch.empty_like(order).scatter_(0, order, numbers)
         # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
@@ -134,3 +130,35 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         return _Dispatch.apply(dy, *ctx.saved_tensors), None, None, None
+
+
+class _Reorder(torch.autograd.Function):
+    """Row r is the row ``order[r]`` of each, all of which are copied once."""
+
+    @staticmethod
+    def forward(each: Tensor, order: Tensor) -> Tensor:
+        return each.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None]:
+        return _Restore.apply(rows, *ctx.saved_tensors), None
+
+
+class _Restore(torch.autograd.Function):
+    """Row ``order[r]`` is the row r of those given."""
+
+    @staticmethod
+    def forward(rows: Tensor, order: Tensor) -> Tensor:
+        return torch.empty_like(rows).index_copy_(0, order, rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None]:
+        return _Reorder.apply(each, *ctx.saved_tensors), None
