@@ -46,6 +46,8 @@ class GroupedTraining:
 
     def __init__(self, op: OfGroups, slots: Sequence[tuple[str, int]]) -> None:
         self._op = op
+        #: Whether the gradients of these names read the product.
+        self._reading: dict[frozenset[str], bool] = {}
         drawing = functools.partial(draw, op=op.title)
         #: Gives the outputs and then the product, or None where no kernel makes both.
         self._keeping = _runtime.Dispatcher(
@@ -115,23 +117,26 @@ class GroupedTraining:
         wanted = {name for name in op.epilogue.slots if wants_gradient((arguments.get(name),))}
         if wants_gradient((first, second)):
             wanted |= {"x", *op.of_product}
-        reads = needed(op.epilogue, wanted)
-        return bool(wanted) and (reads.x or not reads.operands.isdisjoint(op.of_product))
+        found = self._reading.get(frozenset(wanted))
+        if found is None:
+            reads = needed(op.epilogue, wanted)
+            found = bool(wanted) and (reads.x or not reads.operands.isdisjoint(op.of_product))
+            self._reading[frozenset(wanted)] = found
+        return found
 
     def _made(
         self, first: Tensor, second: Tensor, arguments: dict[str, Any]
     ) -> tuple[Sequence[Tensor] | None, Tensor | None]:
-        """The outputs and the product by one kernel; None of both where torch multiplies.
+        """The outputs and the product by one kernel; None of both where no kernel makes both.
 
-        A product that the gradient does not read has no memory.
+        A product that the gradient does not read has no memory, and its outputs are made as those
+        of a call without gradients.
         """
         op = self._op
         if not first.is_cuda or op.dropouts:
             return None, None
-        keeps = self.reads_product(first, second, arguments)
-        if op.chosen(first, second, arguments, keeps).tiling is None:
-            return None, None
         op.epilogue.check_differentiable()
+        keeps = self.reads_product(first, second, arguments)
         with torch.no_grad():
             x, w = as_multiplied(first, second)
             if keeps:
