@@ -276,7 +276,7 @@ class GroupedLinear(SingleProduct):
             return told
         dtype = factor_dtype(first)
         dz = first.new_empty(self.shape(first, second), dtype=dtype)
-        back = chosen_without_store(dz, second.mT.to(dtype))
+        back = chosen_without_store(dz, torch.empty_like(second, dtype=dtype).mT)
         by = "torch:" if back.tiling is None else f"one kernel ({back.tiling.name}),"
         note = f"the gradient of x is a product of groups by {by} {back.why}"
         return dataclasses.replace(told, notes=(*told.notes, note))
