@@ -86,7 +86,7 @@ def grouped_product(
 
 
 def product_of_tokens(
-    x: Tensor, rows: Tensor, w: Tensor, ends: Tensor, way: Route, made: Tensor | None
+    x: Tensor, rows: Tensor, w: Tensor, way: Route, made: Tensor | None
 ) -> Tensor:
     """The product of each group of rows as a function of the tokens that they are (`dispatch`).
 
@@ -94,11 +94,10 @@ def product_of_tokens(
         x: The tokens.
         rows: The tokens in the order of the groups.
         w: A matrix for each group.
-        ends: Where the groups end.
         way: Where the rows come from.
         made: The product, if there is one, as for `grouped_product`.
     """
-    args = rows.detach(), ends, way, [] if made is None else [made]
+    args = rows.detach(), way, [] if made is None else [made]
     result: Tensor = _ProductOfTokens.apply(x, w, *args)
     return result
 
@@ -153,24 +152,23 @@ class _ProductOfTokens(torch.autograd.Function):
     """The product of rows that are tokens, whose gradient is the product that sums rows again."""
 
     @staticmethod
-    def forward(
-        x: Tensor, w: Tensor, rows: Tensor, ends: Tensor, way: Route, made: list[Tensor]
-    ) -> Tensor:
-        return _Product.forward(rows, w, ends, False, made)
+    def forward(x: Tensor, w: Tensor, rows: Tensor, way: Route, made: list[Tensor]) -> Tensor:
+        return _Product.forward(rows, w, way.ends, False, made)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, rows, ends, way, _ = inputs
+        x, w, rows, way, _ = inputs
         of_x, of_w, *_ = ctx.needs_input_grad
         ctx.tokens = x.shape[0]
-        ctx.save_for_backward(rows if of_w else None, w if of_x else None, ends, *way)
+        ctx.save_for_backward(rows if of_w else None, w if of_x else None, *way)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        rows, w, ends, *way = ctx.saved_tensors
-        dx = None if w is None else summed_product(dz, w.mT, Route(*way), ctx.tokens)
-        dw = None if rows is None else _Outer.apply(dz, rows, ends)
-        return dx, dw, None, None, None, None
+        rows, w, *tensors = ctx.saved_tensors
+        way = Route(*tensors)
+        dx = None if w is None else summed_product(dz, w.mT, way, ctx.tokens)
+        dw = None if rows is None else _Outer.apply(dz, rows, way.ends)
+        return dx, dw, None, None, None
 
 
 class _SummedProduct(torch.autograd.Function):
@@ -188,17 +186,15 @@ class _SummedProduct(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         h, w, way, _ = inputs
         of_h, of_w, *_ = ctx.needs_input_grad
-        ctx.groups = w.shape[0]
         ctx.save_for_backward(h if of_w else None, w if of_h else None, *way)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         h, w, *tensors = ctx.saved_tensors
         way = Route(*tensors)
-        ends = ends_of(way.offsets, way.order.shape[0], ctx.groups)
         rows = dispatch(dy, way)
-        dh = None if w is None else grouped_product(rows, w.mT, ends)
-        dw = None if h is None else _Outer.apply(rows, h, ends)
+        dh = None if w is None else grouped_product(rows, w.mT, way.ends)
+        dw = None if h is None else _Outer.apply(rows, h, way.ends)
         return dh, dw, None, None
 
 

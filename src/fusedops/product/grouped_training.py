@@ -94,13 +94,15 @@ class GroupedTraining:
         if made is None and op.halves is None:
             return op.run_apart(first, second, **arguments)
         dtype = factor_dtype(first)
-        ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
         x, w = first.to(dtype), as_factor(second, dtype)
+        offsets = arguments.pop(OFFSETS)
         if source is None:
+            ends = ends_of(offsets, first.shape[0], second.shape[0])
             z = grouped_product(x, w, ends, z)
         else:
             tokens, way = source
-            z = product_of_tokens(tokens.to(dtype), x, w, ends, way, z)
+            ends = way.ends
+            z = product_of_tokens(tokens.to(dtype), x, w, way, z)
         try:
             outputs = stored(op, z, ends, arguments, made)
         except FusedOpsError:

@@ -27,12 +27,18 @@ class Route(NamedTuple):
     Attributes:
         order: For each row in the order of the experts, its number among (token, choice).
         token: Its token.
-        offsets: Where each expert's rows begin, and where the last one's end.
+        offsets: Where each expert's rows begin, and where the last one's end; in grad mode the last
+            one has all rows from there on, those of no expert among them.
     """
 
     order: Tensor
     token: Tensor
     offsets: Tensor
+
+    @property
+    def ends(self) -> Tensor:
+        """Where each expert's rows end, in grad mode."""
+        return self.offsets[1:]
 
 
 def check_experts(index: Tensor, experts: int) -> None:
@@ -65,6 +71,8 @@ def route(expert: Tensor, experts: int) -> Route:
     begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
     token = order // max(1, expert.shape[1])
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
+    if torch.is_grad_enabled():
+        offsets[-1:].fill_(order.shape[0])
     return Route(order, token, offsets)
 
 
