@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from cases import raises, randn, same_bits, thorough, thorough_points
-from products import HOPPER, forced, needs_hopper, on_hopper
+from products import HOPPER, forced, needs_hopper, on_hopper, recording
 from test_grouped import BIASED, INTERLEAVED, SWIGLU, near, offsets_of, run
 from test_grouped import given as given_small
 from test_grouped_kernel import BFLOAT16, COUNTS, OPS, exact, given
@@ -15,8 +15,11 @@ from test_product_kernels import tiling_of
 
 import fusedops as fo
 from fusedops.errors import UnsupportedError
+from fusedops.generate.target import Target
 from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
+from fusedops.prebuild.build_all import variants
+from fusedops.prebuild.recording import Signature
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups
 from fusedops.product.grouped_plain import chosen_without_store, without_store
 from fusedops.product.grouped_product import ends_of, grouped_product, summed_product
@@ -122,6 +125,16 @@ class TestRecordedForAutograd:
         names = [event.name for event in profile.events()]
         assert any("gradient of GroupedLinear" in name for name in names)
         assert not {"aten::cat", "aten::stack", "aten::copy_"} & {*names}
+
+    @pytest.mark.parametrize("interleaved", [False, True])
+    def test_recorded_gradients_can_be_built_ahead(self, monkeypatch, tmp_path, interleaved):
+        """The kernels of recorded calls are those that ran, which write into halves."""
+        op = fo.GroupedLinear([fo.Gate("up")], halves="up", interleaved=interleaved)
+        tensors, file = small(op, (4, 0, 5, 2)), recording(monkeypatch, tmp_path)
+        step(lambda **given: run(given, offsets_of((4, 0, 5, 2), "cpu"), op), tensors)
+        built = variants(map(Signature.parse, file.read_text().splitlines()), Target.named("cpu"))
+        assert len(built) == 2
+        assert all(variant.loaded for variant in built)
 
     def test_a_half_that_two_functors_read(self):
         """Its gradient is a sum, which is copied to its half."""
