@@ -20,7 +20,7 @@ namespace gemm {
 /// The words of a kernel's argument that say where groups are.
 struct Groups {
   enum Form : int64_t { kCounts = 1, kLong = 2, kEnds = 4 };
-  /// Where each group begins and the last one ends; or (kCounts) the rows of each, or (kEnds) where each ends.
+  /// Where each group begins and the last one ends, or (kEnds) where each ends, or (kCounts) its rows.
   const void* data;
   int64_t rows, count, form;  // kLong: integers of 64 bits, else of 32
 
@@ -42,11 +42,11 @@ struct GroupTable {
     constexpr int kEach = kMost / 32;
     const int lane = lane_of_warp(), first = lane * kEach, count = static_cast<int>(groups.count);
     const bool counts = groups.form & Groups::kCounts;
-    const int begins = groups.form & (Groups::kCounts | Groups::kEnds) ? 0 : 1;
+    const int next = groups.form & (Groups::kCounts | Groups::kEnds) ? 0 : 1;
     int64_t ends[kEach], sum = 0;
     FUSEDOPS_UNROLL
     for (int i = 0; i < kEach; ++i) {
-      ends[i] = first + i < count ? groups.read(first + i + begins) : 0;
+      ends[i] = first + i < count ? groups.read(first + i + next) : 0;
       if (counts) ends[i] = sum += ends[i];
     }
     if (counts) {
