@@ -110,14 +110,21 @@ struct OtherHalf {
   }
 };
 
+/// Where the rows of a result go: where those of x are; or each to a row of its own.
+struct AsRead {};
+struct Moved {
+  const int64_t* to;
+};
+
 /// The tiles of all groups, one group after another. With halves, a tile has as many columns of either.
-template <int kTileM, int kTileN, Halves kHalves_>
+template <int kTileM, int kTileN, Halves kHalves_, class Places = AsRead>
 struct GroupedOrder {
   static constexpr bool kRagged = true, kRaggedDepth = false;
   static constexpr Halves kHalves = kHalves_;
   using Each = TileOrder<kTileM, kHalves == Halves::kNone ? kTileN : kTileN / 2>;
   const GroupTable& table;
   int groups, rows, cols, group;  // cols: of the result
+  Places places;
 
   __device__ __forceinline__ int count() const { return table.tiles[groups]; }
 
@@ -146,19 +153,24 @@ struct GroupedOrder {
   template <class Rows>
   struct Start {
     int of, end, last;
+    Places places;
   };
   template <class Rows>
   __device__ __forceinline__ Start<Rows> start(const Rows&, const Tile& tile, int) const {
-    return {tile.of, tile.end, rows - 1};
+    return {tile.of, tile.end, rows - 1, places};
   }
   /// Where it is none of the tile's rows, it is one that can be read.
   template <class Rows>
   __device__ __forceinline__ static RowOfGroup index(const Rows&, const Start<Rows>& start, int row,
                                                      int below) {
-    const int from = min(row, start.last);
+    int from = min(row, start.last), down = min(below, start.last - from);
+    if constexpr (detail::IsSame<Places, Moved>::value) {
+      from = static_cast<int>(start.places.to[from + down]);
+      down = 0;
+    }
     const RowIndex<2> first{from, {uint32_t(start.of), uint32_t(from)}};
     RowOfGroup found;
-    static_cast<NearRow<RowIndex<2>>&>(found) = {first, uint32_t(min(below, start.last - from))};
+    static_cast<NearRow<RowIndex<2>>&>(found) = {first, uint32_t(down)};
     found.inside = row + below < start.end;
     return found;
   }
@@ -172,12 +184,56 @@ struct GroupedOrder {
   }
 };
 
-template <class Tiling, Halves kHalves, class StoreT, class Rows>
+/// The product is not written.
+struct NotKept {};
+
+/// Runs a STORE and writes the product as well, which its gradient reads. z: where to; cols: the columns of y.
+template <Halves kHalves, class StoreT, class View>
+struct Keeping : Forward<StoreT> {
+  const View& z;
+  int64_t cols;
+
+  __device__ __forceinline__ Keeping(const Forward<StoreT>& forward, const View& product, int64_t n)
+      : Forward<StoreT>(forward), z(product), cols(n) {}
+
+  template <class PacksT>
+  __device__ __forceinline__ void run(PacksT& packs) const {
+    FUSEDOPS_UNROLL
+    for (int p = 0; p < PacksT::kCount; ++p) {
+      const auto& values = packs.values[p];
+      if constexpr (kHalves == Halves::kNone) {
+        z.write(values, packs.rows[p], packs.col);
+      } else {
+        const OtherHalf<typename View::Element> half{};
+        const auto other = half.template fetch<kPack, float>(packs.rows[p], packs.col);
+        if constexpr (kHalves == Halves::kBelow) {
+          z.write(values, packs.rows[p], packs.col);
+          z.write(other.at, packs.rows[p], cols + packs.col);
+        } else {
+          float both[2][kPack];
+          FUSEDOPS_UNROLL
+          for (int i = 0; i < kPack; ++i) {
+            both[i / 4][i % 4 * 2] = values[i];
+            both[i / 4][i % 4 * 2 + 1] = other.at[i];
+          }
+          z.write(both[0], packs.rows[p], 2 * packs.col);
+          z.write(both[1], packs.rows[p], 2 * packs.col + kPack);
+        }
+      }
+    }
+    Forward<StoreT>::run(packs);
+  }
+};
+
+template <class Tiling, Halves kHalves, class StoreT, class Rows, class View = NotKept,
+          class Places = AsRead>
 __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const TensorMap& w,
                                                        const Forward<StoreT>& epilogue,
                                                        const Rows& rows, int64_t n, int64_t k,
-                                                       int64_t group, const Groups& groups) {
-  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves>;
+                                                       int64_t group, const Groups& groups,
+                                                       const View& z = {},
+                                                       const Places& places = {}) {
+  using Order = GroupedOrder<Tiling::kTileM, Tiling::kTileN, kHalves, Places>;
   __shared__ GroupTable table;
   auto make_order = [&] {
     const int cols = static_cast<int>(n), height = static_cast<int>(group);
@@ -185,10 +241,15 @@ __device__ __forceinline__ void grouped_product_kernel(const TensorMap& x, const
       table.fill(groups, [&](int of) { return typename Order::Each{of, cols, height}.count(); });
     }
     __syncthreads();
-    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols,
-                 height};
+    return Order{table, static_cast<int>(groups.count), static_cast<int>(groups.rows), cols, height,
+                 places};
   };
-  share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  if constexpr (detail::IsSame<View, NotKept>::value) {
+    share_roles<Tiling>(x, w, epilogue, rows, k, make_order, NeverMasked{});
+  } else {
+    const Keeping<kHalves, StoreT, View> keeping(epilogue, z, n);
+    share_roles<Tiling>(x, w, keeping, rows, k, make_order, NeverMasked{});
+  }
 }
 
 }  // namespace gemm

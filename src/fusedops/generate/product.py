@@ -136,6 +136,11 @@ def product_source(
     elif entry != "product_gradient":
         epilogue = f"gemm::Forward(store({', '.join([*functors, 'a.y'])}))"
         header = "gemm/groups.cuh" if "a.groups" in order else "gemm/epilogue.cuh"
+        names = {one.name for one in members}
+        if "z" in names:
+            order += ", a.z"
+        if "places" in names:
+            order += ", gemm::NotKept{}, a.places"
     else:
         again = "Tap<decltype(Arguments::again)>{a.again, {}}"
         load = f"load({', '.join(['a.x', *functors, again])})"

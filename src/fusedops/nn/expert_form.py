@@ -14,6 +14,7 @@ from fusedops.functors.activations import ACTIVATIONS
 from fusedops.nn.base import declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
+from fusedops.product.grouped_product import summed_product
 from fusedops.product.routing import combine, dispatch, reorder, route
 
 #: The parameters of a module of experts, as transformers 5 names them.
@@ -130,7 +131,15 @@ def run_experts(
     weights = [one.mT if form.transposed else one for one in given[:2]]
     calls = [one.unfused if unfused else one for one in (up, down)]
     rows = dispatch(hidden_states, found)
-    hidden = calls[0](rows, weights[0], offsets=found.offsets, **of_up)
+    eager = not (unfused or torch.compiler.is_compiling())
+    hidden = None
+    if eager:
+        hidden = up.with_gradients.of_tokens(hidden_states, rows, weights[0], found, of_up)
+    if hidden is None:
+        hidden = calls[0](rows, weights[0], offsets=found.offsets, **of_up)
+    if eager and not form.bias:
+        down.check(hidden, weights[1])
+        return summed_product(hidden, weights[1], found, hidden_states.shape[0])
     rows = calls[1](hidden, weights[1], offsets=found.offsets, **of_down)
     return combine(rows, found, hidden_states.shape[0])
 

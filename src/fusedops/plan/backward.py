@@ -26,7 +26,7 @@ from fusedops.plan.forward import HOST_INLINE
 from fusedops.plan.members import scheduled
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.reading import as_read
-from fusedops.plan.saved_tensors import joining_name, saved_name
+from fusedops.plan.saved_tensors import into_name, joining_name, saved_name
 from fusedops.plan.shared_gradients import stream_as_row
 from fusedops.plan.wanted_gradients import Occurrence, acting_place, gradient_like
 from fusedops.schedule.backward import resident_rows, with_ring
@@ -117,9 +117,16 @@ class Backward:
             blanks.append(Blank(name, name, True, count, None, patch, name in shared))
         if wanted.in_place:
             blanks.append(Blank(("to",), "x", True, 0, None, wanted.read["x"]))
-        for index, (name, key) in enumerate(zip(wanted.names, wanted.results, strict=True)):
+        made: list[tuple[str, Any]] = [("x", ("to",))] * ("x" in wanted.wanted)
+        made = made[wanted.in_place :] + [(one.name, one) for one in wanted.occurrences]
+        for name, key in made:
+            if name in wanted.into:
+                to = into_name(name)
+                blanks.append(Blank(key, to, True, 0, None, wanted.read[to]))
+                continue
             like = key if name in op.tables else name
             dtype = compute if name in wanted.twice else None
+            index = wanted.results.index(key)
             blanks.append(Blank(key, like, False, 0, dtype, (_runtime.OUTPUT, index)))
         blanks.append(Blank(("whole",), "x", False, 0, compute, (0, 0)))
         if wanted.of_rows:
@@ -196,7 +203,7 @@ class Backward:
         """The gradients: that of x, then those of operands."""
         parts, keys = call.parts, self.wanted.results
         outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in keys]
-        if not outputs:  # that of x is written to x, and a plan of the runtime returns something
+        if not outputs:  # all are written elsewhere, and a plan of the runtime returns something
             outputs.append((self.bound.compute, (1,)))
         return Results(outputs, len(outputs))
 

@@ -105,3 +105,8 @@ def saved_name(stream: str) -> str:
 def joining_name(stream: str) -> str:
     """The keyword under which a backward call gets the gradient of a result besides y."""
     return f"gradient of {stream}"
+
+
+def into_name(name: str) -> str:
+    """The keyword under which a backward call gets a tensor that this gradient is written to."""
+    return f"into {name}"

@@ -16,7 +16,7 @@ import torch
 from fusedops import _runtime
 from fusedops.bind.bind import KEPT
 from fusedops.bind.tables import contribution_sizes
-from fusedops.plan.saved_tensors import RESULT, joining_name, needed, saved_name
+from fusedops.plan.saved_tensors import RESULT, into_name, joining_name, needed, saved_name
 
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
@@ -99,6 +99,7 @@ class WantedGradients:
         forms: What its backward kernels have in common whatever the sizes (`plan.planner`).
         needed: The saved tensors that the backward pass reads.
         in_place: Whether the gradient of x is written to x's memory, and is none of the results.
+        into: The names whose gradients are written to tensors of the call, and are no results.
         occurrences: Each use of a wanted operand by a functor, LOAD before STORE.
         of_rows: Whether the operator itself has operands among them, numbers of rows.
         possible: Each use of an operand by a functor that can have a gradient.
@@ -122,6 +123,7 @@ class WantedGradients:
         joining: frozenset[str],
         from_result: bool = False,
         in_place: bool = False,
+        into: Collection[str] = (),
     ) -> None:
         self.op = op
         self.wanted = wanted
@@ -131,14 +133,17 @@ class WantedGradients:
         self.forms: dict[tuple[object, ...], Any] = {}
         self.needed = needed(op, wanted, from_result)
         self.in_place = in_place and "x" in wanted and self.needed.x
-        own = "x" in wanted and not self.in_place
         self.occurrences = occurrences(op, wanted)
         self.of_rows = bool(self.occurrences) and self.occurrences[-1].side == "op"
         self.possible = occurrences(op, op.slots)
-        self.names = ["x"] * own + [one.name for one in self.occurrences]
-        self.results: list[Any] = [("to",)] * own + [*self.occurrences]
-        self.twice = {name for name in self.names if self.names.count(name) > 1}
-        tables = ((at, lookup_of(op, one)) for at, one in enumerate(self.occurrences, int(own)))
+        uses = [one.name for one in self.occurrences]
+        self.twice = {name for name in uses if uses.count(name) > 1}
+        self.into = frozenset(into) & {"x", *uses} - self.twice
+        own = "x" in wanted and not self.in_place and "x" not in self.into
+        returned = [one for one in self.occurrences if one.name not in self.into]
+        self.names = ["x"] * own + [one.name for one in returned]
+        self.results: list[Any] = [("to",)] * own + [*returned]
+        tables = ((at, lookup_of(op, one)) for at, one in enumerate(returned, int(own)))
         self.lookups = {at: table for at, table in tables if table is not None}
         self.of_statistics = {joining_name(n) for n in op.joining if n in op.statistics}
         at = {name: place for place, name in enumerate(self.names)}
@@ -148,6 +153,7 @@ class WantedGradients:
         keywords += [saved_name(name) for name in op.saves]
         keywords += [joining_name(name) for name in op.joining]
         keywords += [RESULT] * from_result
+        keywords += [into_name(name) for name in ("x", *op.slots) if name in self.into]
         self.numbers = {name: number for number, name in enumerate(keywords, 1)}
         unread = {*op.slots} - self.needed.operands
         unread |= {name for name, read in (("x", self.needed.x), (KEPT, op.kept)) if not read}

@@ -24,7 +24,7 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.plan import forward
-from fusedops.plan.saved_tensors import RESULT
+from fusedops.plan.saved_tensors import RESULT, into_name
 from fusedops.prebuild.recording import Signature
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.run.prepare import bound_to_run
@@ -194,7 +194,9 @@ def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:
     op = read(one.op)
     dy, given, options = one.read()
     from_result = RESULT in given
-    gradient = Gradient(op, frozenset(one.wanted), frozenset(one.joining), from_result=from_result)
+    wanted = frozenset(one.wanted)
+    into = [name for name in wanted if into_name(name) in given]
+    gradient = Gradient(op, wanted, frozenset(one.joining), from_result=from_result, into=into)
     for training in _modes(op):
         try:
             found = _of_backward(gradient, dy, given, {**options, **training}, target)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -31,7 +32,9 @@ from fusedops.product.factors import (
 )
 from fusedops.product.group_checks import OFFSETS, check_groups, check_offsets
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
+from fusedops.product.grouped_plain import chosen_without_store
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
+from fusedops.product.grouped_training import GroupedTraining
 from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
@@ -64,13 +67,13 @@ class GroupedLinear(SingleProduct):
     one product by weights of gate and up below one another. ``interleaved=True`` says that gate and
     up are neighbours in w's rows: x is the even columns, and up the odd ones.
 
-    Where no gradient is wanted, one kernel multiplies 16-bit factors on sm_90 and runs the functors
-    (docs/explanation/products.md has the conditions, and `explain` the reason). Elsewhere the
-    product is torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or where
-    torch has no grouped product, there is a product for each group, and the host reads the offsets;
-    that of float16 and float32 on a GPU reads them in torch. One kernel, and products of bfloat16
-    on a GPU, can be captured. torch copies w and x unless their rows begin at multiples of 16
-    bytes.
+    One kernel multiplies 16-bit factors on sm_90 and runs the functors, and writes the product too
+    where its gradient reads it; one without functors makes the gradient of x
+    (docs/explanation/products.md has the conditions, and `explain` the reason). Else the product is
+    torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or where torch has no
+    grouped product, there is a product for each group, and the host reads the offsets; that of
+    float16 and float32 on a GPU reads them in torch. One kernel, and products of bfloat16 on a GPU,
+    can be captured. torch copies w and x unless their rows begin at multiples of 16 bytes.
 
     Args:
         store: The functors applied to the product, in order; none by default.
@@ -148,6 +151,7 @@ class GroupedLinear(SingleProduct):
         self.dispatch(kinds, several, epilogue.label)
         names = [name for name, _ in kinds]
         self._numbers = {name: at for at, name in enumerate((*names, "w"), 1)}
+        self.with_gradients = GroupedTraining(self, [*kinds, ("w", _runtime.SLOT_TENSOR)])
 
     def check(self, first: Any, second: Any) -> None:
         """Raise TypeError or ValueError for factors that do not fit."""
@@ -176,23 +180,34 @@ class GroupedLinear(SingleProduct):
         self._check_groups(first, second, arguments)
         if not first.is_cuda:
             return Delegate(self._run_checked)
-        if self.alone(first, arguments):
-            return Delegate(self._run_apart)
-        tiling = self._chosen(first, second, arguments).tiling
+        if wants_gradient((first, second, *arguments.values())):
+            return Delegate(self.with_gradients.run)
+        tiling = self.chosen(first, second, arguments).tiling
         if tiling is None:
-            return Delegate(self._run_apart)
+            return Delegate(self.run_apart)
         dtype = factor_dtype(first)
         if first.dtype is not dtype or second.dtype is not dtype:
             return Delegate(self._run_cast)
+        return self.plan_of(first, second, arguments, tiling) or Delegate(self.run_apart)
+
+    def plan_of(
+        self,
+        first: Tensor,
+        second: Tensor,
+        arguments: dict[str, Any],
+        tiling: ProductTiling,
+        keeps: bool = False,
+    ) -> Plan | None:
+        """The plan of one kernel; None if it cannot run the call or cannot be had."""
         try:
-            planned = self.planned(first, second, arguments, tiling)
+            planned = self.planned(first, second, arguments, tiling, keeps=keeps)
         except (TypeError, ValueError):
-            planned = None  # the Map says what is wrong, in the shape that the call knows
+            return None  # the Map says what is wrong, in the shape that the call knows
         if planned is None:
-            return Delegate(self._run_apart)
+            return None
         made = build_or_warn(planned, self.declaration)
         self.available = made is not None
-        return made or Delegate(self._run_apart)
+        return made
 
     def planned(
         self,
@@ -201,38 +216,42 @@ class GroupedLinear(SingleProduct):
         arguments: dict[str, Any],
         tiling: ProductTiling,
         target: Target | None = None,
+        *,
+        keeps: bool = False,
     ) -> Planned | None:
-        """A call, whose factors are of one dtype, as one kernel; None where none can run it."""
+        """A call, whose factors are of one dtype, as one kernel; None where none can run it.
+
+        `keeps`: the product is the last output.
+        """
         others = {**arguments}
         offsets = others.pop(OFFSETS)
         bound = bind_groups(self.epilogue, first, second, others, self.by_expert, self.halves)
         if bound is None:
             return None
-        halves = self.halves, self.interleaved
-        one = GroupedProduct(bound, first, second, offsets, self._numbers, *halves, tiling)
+        given = bound, first, second, offsets, self._numbers, self.halves, self.interleaved
+        one = GroupedProduct(*given, tiling, keeps=keeps)
         return plan(one, target)
 
-    def _chosen(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
-        """How a call is run, as far as sizes, dtypes and gradients decide it."""
+    def chosen(
+        self, first: Tensor, second: Tensor, arguments: dict[str, Any], keeps: bool = False
+    ) -> Choice:
+        """How a call, whose product may be kept, is run, as far as sizes and dtypes decide it."""
         if not self.available:
             return Choice(None, "one kernel for both could not be had, as a warning said")
         if env.record_file() is not None:
             return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
         beside, target = 1 if self.halves is None else 2, Target.of(first.device)
-        choice = chosen_for_groups(self.epilogue, first, second, arguments, beside, target)
-        if choice.tiling is not None and wants_gradient((first, second, *arguments.values())):
-            return Choice(None, "torch's product keeps z, for the gradients")
-        return choice
+        return chosen_for_groups(self.epilogue, first, second, arguments, beside, target, keeps)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
         self._check_groups(first, second, arguments)
-        return self._run_apart(first, second, **arguments)
+        return self.run_apart(first, second, **arguments)
 
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
         self._check_groups(first, second, arguments)
-        return self._run_apart(first, second, way="unfused", **arguments)
+        return self.run_apart(first, second, way="unfused", **arguments)
 
     def explain(
         self, first: Tensor | None = None, second: Tensor | None = None, /, **arguments: Any
@@ -250,27 +269,33 @@ class GroupedLinear(SingleProduct):
         del arguments[OFFSETS]
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
-                made = table.new_empty((first.shape[0], *self._entry(table)))
+                made = table.new_empty((first.shape[0], *(table.shape[1:] or (1,))))
                 arguments[name] = made.requires_grad_(table.requires_grad)
-        return explain_product(self, first, second, arguments, choice)
+        told = explain_product(self, first, second, arguments, choice)
+        if not wants_gradient((first,)):
+            return told
+        dtype = factor_dtype(first)
+        dz = first.new_empty(self.shape(first, second), dtype=dtype)
+        back = chosen_without_store(dz, torch.empty_like(second, dtype=dtype).mT)
+        by = "torch:" if back.tiling is None else f"one kernel ({back.tiling.name}),"
+        note = f"the gradient of x is a product of groups by {by} {back.why}"
+        return dataclasses.replace(told, notes=(*told.notes, note))
 
     def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """How a call is run, and why, strides and alignment included; nothing is built."""
         dtype = factor_dtype(first)
         if not by_torch(dtype):
-            return Choice(
-                None,
-                f"of {dtype} there is a product for each group, and the host reads where groups "
-                "end",
-            )
-        choice = self._chosen(first, second, arguments)
+            why = f"of {dtype} there is a product for each group, whose ends the host reads"
+            return Choice(None, why)
+        keeps = self.with_gradients.reads_product(first, second, arguments)
+        choice = self.chosen(first, second, arguments, keeps)
         if choice.tiling is None:
             return choice
         first, second = (
             one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
             for one in (first, second)
         )
-        if self.planned(first, second, arguments, choice.tiling) is not None:
+        if self.planned(first, second, arguments, choice.tiling, keeps=keeps) is not None:
             return choice
         return Choice(
             None,
@@ -282,27 +307,28 @@ class GroupedLinear(SingleProduct):
     def _run_checked(self, first: Tensor, second: Tensor, /, **arguments: Any) -> Any:
         """Run a call on a CPU, where it costs little to look at the offsets."""
         check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
-        return self._run_apart(first, second, **arguments)
+        trains = wants_gradient((first, second, *arguments.values()))
+        return (self.with_gradients.run if trains else self.run_apart)(first, second, **arguments)
 
-    def _run_apart(
+    def run_apart(
         self, first: Tensor, second: Tensor, /, way: str = "__call__", **arguments: Any
     ) -> Any:
         """Run a call by torch's product and a kernel of the functors, or another way of these."""
         dtype, rows = factor_dtype(first), first.shape[0]
         ends = ends_of(arguments.pop(OFFSETS), rows, second.shape[0])
-        z = grouped_product(first.to(dtype), as_factor(second, dtype), ends)
-        z, arguments = self.read_by_store(z, self._by_row(arguments, ends, rows))
+        unfused = way == "unfused"
+        z = grouped_product(first.to(dtype), as_factor(second, dtype), ends, unfused=unfused)
+        z, arguments = self.read_by_store(z, self.by_row(arguments, ends, rows))
         if self.alone(first, arguments):
             return z
         return self.run_store(self.epilogue, z, arguments, way)
 
-    def _by_row(self, arguments: dict[str, Any], ends: Tensor, rows: int) -> dict[str, Any]:
+    def by_row(self, arguments: dict[str, Any], ends: Tensor, rows: int) -> dict[str, Any]:
         """The arguments with an entry for each row in place of one for each group."""
         found = {**arguments}
         for name in self.by_expert:
             if isinstance(table := arguments.get(name), Tensor):
-                entries = table.reshape(table.shape[0], *self._entry(table))
-                found[name] = rows_of_groups(entries, ends, rows)
+                found[name] = rows_of_groups(table, ends, rows)
         return found
 
     def read_by_store(self, z: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
@@ -338,18 +364,13 @@ class GroupedLinear(SingleProduct):
         self._check_groups(first, second, arguments)
         ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
         with torch.no_grad():
-            arguments = self._by_row(arguments, ends, first.shape[0])
+            arguments = self.by_row(arguments, ends, first.shape[0])
         if self.halves is not None:
-            z = grouped_product(first.detach(), second.detach(), ends)
+            z = grouped_product(first.detach(), second.detach(), ends, unfused=True)
             arguments[self.halves] = self.read_by_store(z, {})[1][self.halves]
             rows = second.mT  # whose columns the STORE divides as those of the product
             second = torch.stack([self.read_by_store(one, {})[0].mT for one in rows])
         return SettledGroups(self.store, ends), (first, second), arguments
-
-    @staticmethod
-    def _entry(table: Tensor) -> tuple[int, ...]:
-        """The shape in which a row takes its entry."""
-        return tuple(table.shape[1:]) or (1,)
 
 
 class SettledGroups(SingleProduct):
@@ -375,4 +396,4 @@ class SettledGroups(SingleProduct):
         rows = first.shape[0]
         begins = self._ends.new_zeros(1)
         ends = ends_of(torch.cat([begins, self._ends.clamp(max=rows)]), rows, len(self._ends))
-        return grouped_product(first, second, ends)
+        return grouped_product(first, second, ends, unfused=True)

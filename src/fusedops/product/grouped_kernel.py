@@ -13,13 +13,14 @@ from torch import Tensor
 
 from fusedops import _runtime
 from fusedops.bind.bind import Bound
+from fusedops.bind.geometry import Placed
 from fusedops.generate.product import BATCH_DIMS, MOST_GROUPS, Factor, write_factors
 from fusedops.generate.source import Member
-from fusedops.generate.views import STORAGE, OtherHalf, Part, part_of
+from fusedops.generate.views import STORAGE, OtherHalf, Part, View, part_of
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.product.choice import MOST_ROWS, Choice, able, decided, features_of_sizes
 from fusedops.product.factors import HALVES, factor_dtype, matrix_of
-from fusedops.product.product_kernel import ProductPass, is_near
+from fusedops.product.product_kernel import MOST_APART, ProductPass, is_near
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
 
@@ -42,6 +43,7 @@ def chosen_for_groups(
     arguments: Mapping[str, Any],
     beside: int,
     target: Target,
+    keeps: bool = False,
 ) -> Choice:
     """How a call is run, as far as sizes and dtypes decide it.
 
@@ -52,6 +54,7 @@ def chosen_for_groups(
         arguments: Operands and options.
         beside: The columns of the product that make one of the result, 1 or 2.
         target: What runs it.
+        keeps: Whether the product is an output.
     """
     if not able(epilogue) or epilogue.causal or epilogue.positions:
         return Choice(None, "its functors are not supported in the epilogue of a grouped GEMM")
@@ -60,6 +63,7 @@ def chosen_for_groups(
     found = features_of_sizes(epilogue, sizes, factor_dtype(x), arguments, target, grouped=True)
     if isinstance(found, Choice):
         return found
+    found = found._replace(writes=found.writes + keeps)
     choice = decided(found, target, override.current().product)
     tiling = choice.tiling
     if tiling is None:
@@ -127,11 +131,15 @@ class GroupedProduct(ProductPass):
         bound: The call of the STORE (`bind_groups`).
         x: The rows of all groups, of shape (T, K).
         w: A matrix for each group, of shape (E, N, K).
-        offsets: Where the groups are, as the call gives it.
+        offsets: Where the groups are, as the call gives it, or (ends) where each ends.
         slots: The number of each operand among the arguments of the call, offsets and w among them.
         half: The operand that is the other half of the product, if one is.
         interleaved: Whether its rows of w are between those of the STORE's x, else below these.
         tiling: The form of the kernel, but for which of w's dimensions is contiguous.
+        ends: Whether offsets are where each group ends.
+        keeps: Whether the product is the last output, after those of the STORE.
+        moves: Whether row i of the result goes to row to[i] of it, by an operand of that name; the
+            STORE then is empty.
     """
 
     product = "GroupedLinear"
@@ -146,7 +154,12 @@ class GroupedProduct(ProductPass):
         half: str | None,
         interleaved: bool,
         tiling: ProductTiling,
+        *,
+        ends: bool = False,
+        keeps: bool = False,
+        moves: bool = False,
     ) -> None:
+        self.ends, self.keeps, self.moves, self.of_product = ends, keeps, moves, w.shape[1]
         self.groups, self.rows, self.columns = *w.shape[:1], x.shape[0], bound.columns
         if w.stride(-1) != 1 and w.stride(-2) == 1:
             w, tiling = w.mT, dataclasses.replace(tiling, mn_major=True)
@@ -176,25 +189,38 @@ class GroupedProduct(ProductPass):
         """The call, unless a tile cannot address its tensors; with the half of the product."""
         if len(call.geometry.sizes) != 2 or not is_near(call):
             return None
+        if self.keeps and self.of_product >= MOST_APART:
+            return None
         if self.half is None:
             return call
         half = OtherHalf(STORAGE[self.dtype])
         return call._replace(views={**call.views, self.half: half})  # type: ignore[dict-item]
 
     def results(self, call: Call) -> Results:
-        """The outputs of the STORE."""
+        """The outputs of the STORE, and the product if it is kept."""
         shape = self.rows, self.columns
-        return Results([(self.bound.output_dtype(name), shape) for name in self.bound.outputs])
+        made = [(self.bound.output_dtype(name), shape) for name in self.bound.outputs]
+        return Results([*made, *[(self.dtype, (self.rows, self.of_product))] * self.keeps])
 
     def members(
         self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
     ) -> list[Member]:
-        """Write y, where the groups are, and the factors."""
+        """Write y, the product if it is kept, where the groups are, and the factors."""
         assert self.factors is not None
-        members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
-        counts, long = self.offsets.shape[0] == self.groups, self.offsets.dtype is torch.int64
+        members = [Member(write.output("y"), "y")]
+        if self.keeps:
+            patch = _runtime.OUTPUT, len(self.bound.outputs)
+            place = Placed((0, self.of_product), 1)
+            z = View(STORAGE[self.dtype], place, self.tiling.width, patch, False)
+            members.append(Member(write.view(z), "z"))
+        members.append(Member("gemm::Groups", "groups"))
+        counts = not self.ends and self.offsets.shape[0] == self.groups
+        long = self.offsets.dtype is torch.int64
         write.pointer((_runtime.POINTER, self.slots["offsets"]))
-        write.constant(self.rows, self.groups, counts | long << 1)
+        write.constant(self.rows, self.groups, counts | long << 1 | self.ends << 2)
+        if self.moves:
+            members.append(Member("gemm::Moved", "places"))
+            write.pointer((_runtime.POINTER, self.slots["to"]))
         return members + write_factors(write, *self.factors, self.tiling)
 
     def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:

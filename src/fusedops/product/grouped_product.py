@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The fusedops authors
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups of rows, each with a matrix of its own, by torch, and their gradients.
+"""Products of groups of rows, each with a matrix of its own, and their gradients.
 
 The groups follow one another, and where each one ends is known on the device alone. Both functions
 here are differentiated by one another, as often as needed.
@@ -15,10 +15,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.errors import UnsupportedError
+from fusedops.product.factors import as_factor, factor_dtype
+from fusedops.product.grouped_plain import without_store
 from fusedops.product.grouped_weights import gradient_of_weights
+from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
 
-__all__ = ["by_torch", "ends_of", "group_of_rows", "grouped_product", "rows_of_groups"]
+__all__ = [
+    "by_torch",
+    "ends_of",
+    "group_of_rows",
+    "grouped_product",
+    "product_of_tokens",
+    "rows_of_groups",
+    "summed_product",
+    "sums_of_groups",
+]
 
 #: torch's own product of groups; it has been public since 2.10.
 _BY_TORCH: Any = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
@@ -52,21 +64,64 @@ def group_of_rows(ends: Tensor, rows: int) -> Tensor:
     return torch.searchsorted(ends, numbers, right=True, out_int32=True)
 
 
-def grouped_product(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+def grouped_product(
+    x: Tensor,
+    w: Tensor,
+    ends: Tensor,
+    made: Tensor | None = None,
+    *,
+    unfused: bool = False,
+) -> Tensor:
     """The product ``x[group] @ w[group].T`` of each group of rows, below one another.
 
     Args:
         x: The rows, of shape (T, K).
         w: A matrix for each group, of shape (E, N, K), in the same dtype.
         ends: Where the groups end, of shape (E,) and int32; the last one is T.
+        made: The product, if a kernel has made it, or a tensor without memory in the place of one
+            that nobody reads: then autograd gets to know what it is.
+        unfused: Whether torch multiplies, in the gradient too.
     """
-    result: Tensor = _Product.apply(x, w, ends)
+    result: Tensor = _Product.apply(x, w, ends, unfused, [] if made is None else [made])
+    return result
+
+
+def product_of_tokens(
+    x: Tensor, rows: Tensor, w: Tensor, way: Route, made: Tensor | None
+) -> Tensor:
+    """The product of each group of rows as a function of the tokens that they are (`dispatch`).
+
+    Args:
+        x: The tokens.
+        rows: The tokens in the order of the groups.
+        w: A matrix for each group.
+        way: Where the rows come from.
+        made: The product, if there is one, as for `grouped_product`.
+    """
+    args = rows.detach(), way, [] if made is None else [made]
+    result: Tensor = _ProductOfTokens.apply(x, w, *args)
+    return result
+
+
+def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
+    """The product of each group of rows, and of each token the sum of its rows (`combine`).
+
+    Where one kernel multiplies, it writes the rows of a token below one another.
+    """
+    dtype = factor_dtype(h)
+    result: Tensor = _SummedProduct.apply(h.to(dtype), as_factor(w, dtype), way, tokens)
     return result
 
 
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
-    """For each row the entry of its group in a table of shape (E, n)."""
-    result: Tensor = _Rows.apply(table, ends, rows)
+    """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
+    result: Tensor = _Rows.apply(table.reshape(table.shape[0], -1), ends, rows)
+    return result
+
+
+def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
+    """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
+    result: Tensor = _Sums.apply(rows, ends)
     return result
 
 
@@ -74,42 +129,95 @@ class _Product(torch.autograd.Function):
     """``x[group] @ w[group].T`` for each group."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
-        return _multiplied(x, w.mT, ends)
+    def forward(x: Tensor, w: Tensor, ends: Tensor, unfused: bool, made: list[Tensor]) -> Tensor:
+        if made:
+            return made.pop()  # it is no input, or autograd would take it for a view of one
+        found = None if unfused else without_store(x, w, ends)
+        return _multiplied(x, w.mT, ends) if found is None else found
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, w, ends = inputs
-        of_x, of_w, _ = ctx.needs_input_grad
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, ends, ctx.unfused, _ = inputs
+        of_x, of_w, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if of_w else None, w if of_x else None, ends)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, w, ends = ctx.saved_tensors
-        dx = None if w is None else _Product.apply(dz, w.mT, ends)
-        dw = None if x is None else _Outer.apply(dz, x, ends)
-        return dx, dw, None
+        dx = None if w is None else grouped_product(dz, w.mT, ends, unfused=ctx.unfused)
+        dw = None if x is None else _Outer.apply(dz, x, ends, ctx.unfused)
+        return dx, dw, None, None, None
+
+
+class _ProductOfTokens(torch.autograd.Function):
+    """The product of rows that are tokens, whose gradient is the product that sums rows again."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, rows: Tensor, way: Route, made: list[Tensor]) -> Tensor:
+        return _Product.forward(rows, w, way.ends, False, made)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, rows, way, _ = inputs
+        of_x, of_w, *_ = ctx.needs_input_grad
+        ctx.tokens = x.shape[0]
+        ctx.save_for_backward(rows if of_w else None, w if of_x else None, *way)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        rows, w, *tensors = ctx.saved_tensors
+        way = Route(*tensors)
+        dx = None if w is None else summed_product(dz, w.mT, way, ctx.tokens)
+        dw = None if rows is None else _Outer.apply(dz, rows, way.ends, False)
+        return dx, dw, None, None, None
+
+
+class _SummedProduct(torch.autograd.Function):
+    """The product and the sum of the rows of each token, in the order of its choices."""
+
+    @staticmethod
+    def forward(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
+        moved = without_store(h, w, way.offsets, way.order)
+        if moved is None:
+            ends = ends_of(way.offsets, h.shape[0], w.shape[0])
+            return combine(_multiplied(h, w.mT, ends), way, tokens)
+        return sum_of_choices(moved, tokens)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        h, w, way, _ = inputs
+        of_h, of_w, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(h if of_w else None, w if of_h else None, *way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        h, w, *tensors = ctx.saved_tensors
+        way = Route(*tensors)
+        rows = dispatch(dy, way)
+        dh = None if w is None else grouped_product(rows, w.mT, way.ends)
+        dw = None if h is None else _Outer.apply(rows, h, way.ends, False)
+        return dh, dw, None, None
 
 
 class _Outer(torch.autograd.Function):
-    """``a[group].T @ b[group]`` for each group, zeros for one of no rows."""
+    """``a[group].T @ b[group]`` for each group, zeros for one of no rows; unfused, by torch."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-        made = gradient_of_weights(a, b, ends)
+    def forward(a: Tensor, b: Tensor, ends: Tensor, unfused: bool) -> Tensor:
+        made = None if unfused else gradient_of_weights(a, b, ends)
         return _multiplied(a.mT, b, ends) if made is None else made
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
 
     @staticmethod
     def backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
         a, b, ends = ctx.saved_tensors
-        of_a, of_b, _ = ctx.needs_input_grad
-        da = _Product.apply(b, dw, ends) if of_a else None
-        db = _Product.apply(a, dw.mT, ends) if of_b else None
-        return da, db, None
+        of_a, of_b, *_ = ctx.needs_input_grad
+        da = grouped_product(b, dw, ends, unfused=True) if of_a else None
+        db = grouped_product(a, dw.mT, ends, unfused=True) if of_b else None
+        return da, db, None, None
 
 
 class _Rows(torch.autograd.Function):

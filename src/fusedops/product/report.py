@@ -93,7 +93,10 @@ def explain_product(
     if op.alone(first, arguments):
         op.epilogue.bind(z, arguments)
         why = "the STORE is empty" if operand is None else "that is all of the STORE"
-        implementation = f"torch's product alone{added}: {why}, and no byte is moved for it"
+        by = "torch's product"
+        if choice is not None and choice.tiling is not None:
+            by = f"one kernel ({choice.tiling.name})"
+        implementation = f"{by} alone{added}: {why}, and no byte is moved for it"
     else:
         found: Explanation = op.run_store(op.epilogue, z, arguments, "explain")
         store = dataclasses.replace(found, op=declared.epilogue.plain)

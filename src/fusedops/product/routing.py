@@ -15,7 +15,10 @@ from torch import Tensor
 
 from fusedops.torch_ops.tracing import is_transformed
 
-__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route"]
+#: So many elements torch sorts in one pass, whatever their bits (aten/src/ATen/native/cuda/Sort.h).
+_SORTED_AT_ONCE = 4096
+
+__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route", "sum_of_choices"]
 
 
 class Route(NamedTuple):
@@ -24,14 +27,18 @@ class Route(NamedTuple):
     Attributes:
         order: For each row in the order of the experts, its number among (token, choice).
         token: Its token.
-        place: For each of (token, choice), its row in the order of the experts.
-        offsets: Where each expert's rows begin, and where the last one's end.
+        offsets: Where each expert's rows begin, and where the last one's end; in grad mode the last
+            one has all rows from there on, those of no expert among them.
     """
 
     order: Tensor
     token: Tensor
-    place: Tensor
     offsets: Tensor
+
+    @property
+    def ends(self) -> Tensor:
+        """Where each expert's rows end, in grad mode."""
+        return self.offsets[1:]
 
 
 def check_experts(index: Tensor, experts: int) -> None:
@@ -55,47 +62,57 @@ def route(expert: Tensor, experts: int) -> Route:
             puts a row behind all others.
         experts: How many there are.
     """
-    # Few bits are sorted in few passes.
-    kind = torch.int16 if experts < 2**15 else torch.int32
-    ordered, order = torch.sort(expert.reshape(-1).to(kind), stable=True)
-    numbers = torch.arange(order.shape[0], device=order.device)
-    place = torch.empty_like(order).scatter_(0, order, numbers)
-    begins = torch.arange(experts + 1, dtype=kind, device=order.device)
+    numbers = expert.reshape(-1)
+    at_once = not torch.compiler.is_compiling() and numbers.shape[0] <= _SORTED_AT_ONCE
+    if not at_once or numbers.dtype not in (torch.int32, torch.int64):
+        # Few bits are sorted in few passes.
+        numbers = numbers.to(torch.int16 if experts < 2**15 else torch.int32)
+    ordered, order = torch.sort(numbers, stable=True)
+    begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
     token = order // max(1, expert.shape[1])
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
-    return Route(order, token, place, offsets)
+    if torch.is_grad_enabled():
+        offsets[-1:].fill_(order.shape[0])
+    return Route(order, token, offsets)
 
 
 def dispatch(x: Tensor, way: Route) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.token, way.place)
+    result: Tensor = _Dispatch.apply(x, way.token, way.order)
     return result
 
 
 def reorder(each: Tensor, way: Route) -> Tensor:
     """One number for each of (token, choice), in the order of the rows, below one another."""
-    result: Tensor = _Dispatch.apply(each.reshape(-1, 1), way.order, way.place)
+    result: Tensor = _Reorder.apply(each.reshape(-1, 1), way.order)
     return result
 
 
 def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
     """Sum the rows of each token, in the order of its choices, in float32 at least."""
-    result: Tensor = _Combine.apply(rows, way.token, way.place, tokens)
+    result: Tensor = _Combine.apply(rows, way.token, way.order, tokens)
     return result
+
+
+def sum_of_choices(rows: Tensor, tokens: int) -> Tensor:
+    """Sum the rows of each token, which follow one another, in their order."""
+    if rows.shape[0] == tokens:
+        return rows
+    return rows.view(tokens, -1, rows.shape[1]).sum(1)
 
 
 class _Dispatch(torch.autograd.Function):
     """Row r is the row ``token[r]`` of x, each of which is copied equally often."""
 
     @staticmethod
-    def forward(x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+    def forward(x: Tensor, token: Tensor, order: Tensor) -> Tensor:
         return x.index_select(0, token)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, token, place = inputs
+        x, token, order = inputs
         ctx.tokens = x.shape[0]
-        ctx.save_for_backward(token, place)
+        ctx.save_for_backward(token, order)
 
     @staticmethod
     def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None]:
@@ -103,17 +120,16 @@ class _Dispatch(torch.autograd.Function):
 
 
 class _Combine(torch.autograd.Function):
-    """The sum of the rows ``place[token, choice]`` over all choices."""
+    """The sum of the rows of each token over all choices; order[r] is the number of row r."""
 
     @staticmethod
-    def forward(rows: Tensor, token: Tensor, place: Tensor, tokens: int) -> Tensor:
+    def forward(rows: Tensor, token: Tensor, order: Tensor, tokens: int) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
+        numbers = torch.arange(order.shape[0], device=order.device)
+        place = torch.empty_like(order).scatter_(0, order, numbers)
         # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
-        found = rows.index_select(0, place)
-        if rows.shape[0] == tokens:
-            return found
-        return found.view(tokens, -1, rows.shape[1]).sum(1)
+        return sum_of_choices(rows.index_select(0, place), tokens)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
@@ -122,3 +138,35 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         return _Dispatch.apply(dy, *ctx.saved_tensors), None, None, None
+
+
+class _Reorder(torch.autograd.Function):
+    """Row r is the row ``order[r]`` of each, all of which are copied once."""
+
+    @staticmethod
+    def forward(each: Tensor, order: Tensor) -> Tensor:
+        return each.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None]:
+        return _Restore.apply(rows, *ctx.saved_tensors), None
+
+
+class _Restore(torch.autograd.Function):
+    """Row ``order[r]`` is the row r of those given."""
+
+    @staticmethod
+    def forward(rows: Tensor, order: Tensor) -> Tensor:
+        return torch.empty_like(rows).index_copy_(0, order, rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None]:
+        return _Reorder.apply(each, *ctx.saved_tensors), None

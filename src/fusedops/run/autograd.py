@@ -113,19 +113,19 @@ class _Differentiated(torch.autograd.Function):
         needs = ctx.needs_input_grad[3:]
         if product is None:
             recipe = recipe_of(op, needs)
-            arguments, noted = _note_arguments(op, options, x, values, recipe)
+            arguments, noted = note_arguments(op, options, x, values, recipe)
             *outputs, kept = op.trained(x, **arguments)
-            return _save(ctx, op, recipe, noted, x, outputs, (kept,))
+            return save_for_gradients(ctx, op, recipe, noted, x, outputs, (kept,))
         w, *operands = values
         of_x, of_w, *of_values = needs
         recipe = recipe_of(op, (of_x or of_w, *of_values))
         assert not recipe.x, "the product is not there to be read"
         ctx.shapes = x.shape, w.shape
         z = without_memory(x, product.shape)
-        arguments, noted = _note_arguments(op, options, z, operands, recipe)
+        arguments, noted = note_arguments(op, options, z, operands, recipe)
         made = product.run(x, w, arguments)
         further = x if of_w else None, w if of_x else None, no_statistics(z)
-        return _save(ctx, op, recipe, noted, z, made, further, product)
+        return save_for_gradients(ctx, op, recipe, noted, z, made, further, product)
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ def no_statistics(y: Tensor) -> Tensor:
     return y.new_empty((*y.shape[:-1], 0), dtype=dtype)
 
 
-def _note_arguments(
+def note_arguments(
     op: Runnable, options: dict[str, Any] | None, x: Tensor, values: Sequence[Any], recipe: Recipe
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], list[str], list[Tensor]]]:
     """The arguments of a forward call, drawn numbers among them, and what is noted of them.
@@ -215,7 +215,7 @@ def drawn_for(op: Runnable, x: Tensor, arguments: Mapping[str, Any]) -> Any:
     return draw_for_call(x, op.dropouts, generator, op.name)
 
 
-def _save(
+def save_for_gradients(
     ctx: Any,
     op: Runnable,
     recipe: Recipe,
@@ -225,7 +225,7 @@ def _save(
     further: Sequence[Tensor | None],
     product: ProductInput | None = None,
 ) -> tuple[Tensor, ...]:
-    """Save what the backward pass reads, after `further`; `noted` is that of `_note_arguments`."""
+    """Save what the backward pass reads, after `further`; `noted` is that of `note_arguments`."""
     given, names, tensors = noted
     if recipe.result and reads_result(op, outputs[0].dtype, x.dtype):
         names.append(RESULT)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fusedops.bind.bind import KEPT
-from fusedops.plan.saved_tensors import RESULT, joining_name
+from fusedops.plan.saved_tensors import RESULT, into_name, joining_name
 from fusedops.plan.shared_gradients import shared_gradients
 from fusedops.run.first_derivative import only_once
-from fusedops.run.recipe import IN_PLACE, new_gradient
+from fusedops.run.recipe import gradient_key, new_gradient
 from fusedops.run.table_gradients import of_table
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def run_backward(
     incoming: Sequence[Tensor | None],
     in_place: bool = False,
     shares: bool = True,
+    into: Mapping[str, Tensor] | None = None,
 ) -> tuple[Any, ...]:
     """Run the backward pass of one call.
 
@@ -95,10 +96,11 @@ def run_backward(
         in_place: Whether the gradient of x may be written to x's memory.
         shares: Whether one tensor may be the gradient of several inputs, or that of y as well
             (`shared_gradients`).
+        into: Tensors that the gradients of these names, "x" for that of x, are written to.
 
     Returns:
         The gradients of x and of the operands in the order of `op.slots`, each in the shape and
-        dtype of its tensor; None where none is wanted.
+        dtype of its tensor; None where none is wanted, or it has been written elsewhere.
 
     Raises:
         UnsupportedError: A gradient that comes in, or a saved tensor, is not plain and dense.
@@ -136,10 +138,13 @@ def run_backward(
         arriving = None if of_y is None else of_y.dtype
         shared = shared_gradients(source, wanted, arguments, arriving)
         wanted = wanted.difference(shared)
-    key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
+    to = [*into] if into else []
+    key = gradient_key(wanted, from_result, joining, in_place, to)
     gradient_op: Gradient | None = source.gradients.get(key)
     if gradient_op is None:
-        gradient_op = new_gradient(source, wanted, joining, from_result, in_place)
+        gradient_op = new_gradient(source, wanted, joining, from_result, in_place, to)
+    if into:
+        arguments.update((into_name(name), into[name]) for name in gradient_op.into)
     results = gradient_op(dy, **arguments)
     if gradient_op.in_place:
         x = arguments["x"]

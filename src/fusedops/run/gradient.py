@@ -9,7 +9,7 @@ their own. Each such pair is a `Gradient`, which has plans of its own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,7 @@ from fusedops.plan.planner import plan, plan_loaded
 from fusedops.plan.reading import USUAL, Hints, Reading
 from fusedops.plan.saved_tensors import (
     RESULT,
+    into_name,
     joining_name,
     may_start_from_result,
     reads_result,
@@ -77,8 +78,9 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
         observer: Observer | None = None,
         from_result: bool = False,
         in_place: bool = False,
+        into: Collection[str] = (),
     ) -> None:
-        WantedGradients.__init__(self, op, wanted, joining, from_result, in_place)
+        WantedGradients.__init__(self, op, wanted, joining, from_result, in_place, into)
         self.observer = observer
         self._hints = Hints()
         #: The outputs that have the shapes of further tensors, by the keywords of these.
@@ -149,7 +151,11 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
 
     def copies(self, dy: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Contiguous copies of the tensors of a backward call whose strides fit no kernel."""
-        dense = {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in given.items()}
+        written = {into_name(name) for name in self.into}
+        dense = {
+            k: v.contiguous() if isinstance(v, Tensor) and k not in written else v
+            for k, v in given.items()
+        }
         return dy.contiguous(), dense
 
     def describe(

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fusedops.errors import UnsupportedError
 from fusedops.jit.lock import guard
-from fusedops.plan.saved_tensors import may_start_from_result, saved_name
+from fusedops.plan.saved_tensors import into_name, may_start_from_result, saved_name
 
 if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
 #: The mark of a gradient that is written to x's memory, in the keys of `op.gradients`.
-IN_PLACE = "in place"
+_IN_PLACE = "in place"
 
-__all__ = ["IN_PLACE", "Recipe", "new_gradient", "recipe_of", "what_is_kept"]
+__all__ = ["Recipe", "gradient_key", "new_gradient", "recipe_of", "what_is_kept"]
 
 
 class Recipe(NamedTuple):
@@ -78,19 +78,31 @@ def what_is_kept(op: Runnable, needs: Sequence[bool]) -> Recipe:
     return Recipe(wanted, needed.x, kept, tuple(streams), may_start_from_result(op))
 
 
+def gradient_key(
+    wanted: frozenset[str],
+    from_result: bool,
+    joining: Sequence[str],
+    in_place: bool,
+    into: Sequence[str],
+) -> tuple[object, ...]:
+    """The key of these gradients in `op.gradients`."""
+    return (wanted, from_result, *joining, *[_IN_PLACE] * in_place, *map(into_name, into))
+
+
 def new_gradient(
     op: Runnable,
     wanted: frozenset[str],
     joining: Sequence[str],
     from_result: bool = False,
     in_place: bool = False,
+    into: Sequence[str] = (),
 ) -> Gradient:
     """The `Gradient` of these gradients, made at the first call and kept by the op."""
     with guard:
         from fusedops.run.gradient import Gradient  # a fifth of the package's import
 
-    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result, in_place)
-    key = (wanted, from_result, *joining, *([IN_PLACE] if in_place else []))
+    made = Gradient(op, wanted, frozenset(joining), op.observer, from_result, in_place, into)
+    key = gradient_key(wanted, from_result, joining, in_place, into)
     # another thread's, if it was first
     kept: Gradient = op.gradients.setdefault(key, made)
     return kept

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""Products of groups of rows without a STORE, as steps have them, by one kernel where it is faster.
+
+Without gradients an empty STORE is planned as any other one (`grouped`). Here are the products of
+forward passes with gradients, and those of the gradient of x.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops import _runtime
+from fusedops._runtime import Delegate, Plan, Reason
+from fusedops.bind.generator import draw
+from fusedops.generate.target import Target
+from fusedops.jit import env
+from fusedops.plan.planner import plan
+from fusedops.product.choice import Choice
+from fusedops.product.epilogue import Epilogue
+from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
+from fusedops.product.product_kernel import build_or_warn
+
+__all__ = ["by_none", "chosen_without_store", "without_store"]
+
+_NAME = "GroupedLinear"
+
+
+class _WithoutStore:
+    """``x[group] @ w[group].T`` by one kernel, chosen and planned once for each kind of call.
+
+    Args:
+        moves: Whether a call says where each row goes.
+    """
+
+    def __init__(self, moves: bool) -> None:
+        self.epilogue = Epilogue(_NAME, ())
+        self.available = True
+        self.moves = moves
+        names = ["offsets", *["to"] * moves, "w"]
+        slots = [(name, _runtime.SLOT_TENSOR) for name in names]
+        self.slots = {name: number for number, (name, _) in enumerate(slots, 1)}
+        how = functools.partial(draw, op=_NAME)
+        self.call = _runtime.Dispatcher(_NAME, slots, self._slow, how, label=f"{_NAME}()")
+
+    def _slow(
+        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Plan | Delegate | None:
+        if reason is not Reason.MISS:
+            return None
+        w, offsets = operands["w"], operands["offsets"]
+        tiling = chosen_without_store(x, w).tiling
+        bound = None if tiling is None else bind_groups(self.epilogue, x, w, {}, (), None)
+        if tiling is None or bound is None:
+            return Delegate(by_none)
+        given = bound, x, w, offsets, self.slots, None, False, tiling
+        ends = offsets.shape[0] == w.shape[0]
+        planned = plan(GroupedProduct(*given, ends=ends, moves=self.moves))
+        made = None if planned is None else build_or_warn(planned, _NAME)
+        self.available = self.available and (planned is None or made is not None)
+        return made or Delegate(by_none)
+
+
+def by_none(x: Tensor, /, **operands: Tensor) -> None:
+    """Leave a call to torch."""
+
+
+@functools.cache
+def _op(moves: bool) -> _WithoutStore:
+    return _WithoutStore(moves)
+
+
+def without_store(x: Tensor, w: Tensor, offsets: Tensor, to: Tensor | None = None) -> Tensor | None:
+    """The product of each group of rows, by one kernel; None where torch's is to be taken.
+
+    Args:
+        x: The rows, of shape (T, K).
+        w: A matrix for each group, of shape (E, N, K).
+        offsets: Where each group ends, of shape (E,), or begins and the last one ends, (E + 1,).
+        to: The row of the result that each row of x makes, each once, as int64 of shape (T,); the
+            same one if it is not given.
+    """
+    if torch.compiler.is_compiling() or not x.is_cuda:
+        return None
+    op = _op(to is not None)
+    if not op.available:
+        return None
+    places = {} if to is None else {"to": to}
+    result: Tensor | None = op.call(x, offsets=offsets, w=w, **places)
+    return result
+
+
+def chosen_without_store(x: Tensor, w: Tensor) -> Choice:
+    """How such a product is run, as far as sizes and dtypes decide it."""
+    if env.record_file() is not None:
+        return Choice(None, "calls are recorded, and no list of kernels has those of groups")
+    return chosen_for_groups(_op(False).epilogue, x, w, {}, 1, Target.of(x.device))
