@@ -61,7 +61,6 @@ LONGEST = {
 #: that take much memory are not among them: one worker has these, one after another.
 SECONDS_ON_A_GPU = {
     "test_sharded.py::test_flagships": 50,
-    "test_gradients.py::test_flagships_on_every_schedule": 20,
     "test_sharded.py::test_each_functor": 20,
     "test_tuning_products.py::TestOnAGpu::test_every_part_of_a_block": 20,
     "test_user_functors.py::test_gradients_in_load_and_store": 20,
@@ -78,6 +77,7 @@ SECONDS_ON_A_GPU = {
     "test_rotate.py::test_every_norm": 10,
     "test_rotate.py::test_norms_within_their_bounds": 10,
     "test_rows_abreast.py::test_they_have_the_bits_of_single_rows": 10,
+    "test_gradients.py::test_flagships_on_every_schedule": 8,
     "test_remade.py::test_the_result": 8,
     "test_user_functors.py::test_every_operation_in_load_and_store": 8,
     "test_foreign.py::test_loads": 2,

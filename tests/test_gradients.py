@@ -243,13 +243,13 @@ def test_residual_layer_norm(typed):
 
 
 @pytest.mark.thorough
-def test_flagships_on_every_schedule(scheduled):
+@pytest.mark.parametrize("columns", [31, 1000, 4096])
+def test_flagships_on_every_schedule(scheduled, columns):
     device, schedule = scheduled
-    for columns in (31, 1000, 4096):
-        x, operands = attention_case(torch.float32, device, (2, 3, 5, columns))
-        verify_gradients(ATTENTION, x, operands, schedule=schedule)
-        x, operands = add_norm_case(torch.float32, device, columns=columns)
-        verify_gradients(ADD_NORM, x, operands, schedule=schedule)
+    x, operands = attention_case(torch.float32, device, (2, 3, 5, columns))
+    verify_gradients(ATTENTION, x, operands, schedule=schedule)
+    x, operands = add_norm_case(torch.float32, device, columns=columns)
+    verify_gradients(ADD_NORM, x, operands, schedule=schedule)
 
 
 def check_row_counts(op, dtype, columns, device, schedule=None, limit=1 << 22):
