@@ -12,7 +12,6 @@ from typing import Any
 from quack.activation import gelu_tanh_approx, silu, tanh
 from quack.epilogue.frontend import gemm_epilogue
 from quack.epilogue.ops import RowVecLoad, TileLoad
-from quack.gemm_interface import gemm_gated
 from torch import Tensor
 
 CAP = 30.0  # That of `stores`.
@@ -63,5 +62,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 
 def grouped_swiglu(x: Tensor, w: Tensor, starts: Tensor) -> Tensor:
     """SwiGLU of the product of each group of rows, w having the gate's rows above the others."""
+    from quack.gemm_interface import gemm_gated
+
     options = {"cu_seqlens_m": starts, "store_preact": False, "concat_layout": ("B",)}
     return gemm_gated(x, w.mT, activation="swiglu", **options)[1]  # type: ignore[no-any-return]

@@ -16,15 +16,21 @@ from test_product_kernels import tiling_of
 import fusedops as fo
 from fusedops.errors import UnsupportedError
 from fusedops.generate.target import Target
+from fusedops.generate.views import STORAGE
 from fusedops.jit import nvrtc
 from fusedops.plan.planner import plan
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.recording import Signature
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups
 from fusedops.product.grouped_plain import chosen_without_store, without_store
-from fusedops.product.grouped_product import ends_of, grouped_product, summed_product
+from fusedops.product.grouped_product import (
+    ends_of,
+    grouped_product,
+    product_of_tokens,
+    summed_product,
+)
 from fusedops.product.grouped_training import GroupedTraining
-from fusedops.product.routing import combine, route
+from fusedops.product.routing import combine, dispatch, route
 from fusedops.testing import last_schedule
 
 EMPTY = fo.GroupedLinear()
@@ -75,6 +81,47 @@ def test_registers_of_a_kernel_that_moves_rows(major, dtype):
     assert "a.places" in launch.variant.source
     _, log = nvrtc.compile_cuda(launch.variant.source, launch.variant.arch, [nvrtc.RESOURCES])
     assert "0 bytes spill stores, 0 bytes spill loads" in log, log
+
+
+@pytest.mark.parametrize("other", [torch.float16, BFLOAT16], ids=str)
+def test_a_backward_pass_has_the_dtype_of_its_product(other, monkeypatch):
+    """Under autocast, too, whose dtype the thread of a backward pass may not even have."""
+    on_hopper(monkeypatch)
+    mine = BFLOAT16 if other is torch.float16 else torch.float16
+    x, w = randn(4096, 1024).to(mine), randn(8, 512, 1024).to(mine)
+    with torch.autocast("cpu", other):
+        tiling = chosen_without_store(x, w).tiling
+    assert tiling.dtype == STORAGE[mine]
+    bound = bind_groups(EMPTY.epilogue, x, w, {}, (), None)
+    asked = bound, x, w, torch.zeros(9, dtype=torch.int32), {"offsets": 1, "w": 2}, None, False
+    assert plan(GroupedProduct(*asked, tiling), HOPPER)
+    assert plan(GroupedProduct(*asked, tiling_of("Together", other)), HOPPER) is None
+
+
+def test_the_gradient_of_tokens_keeps_its_dtype_under_autocast():
+    """Of bfloat16 it may be larger than float16 has numbers."""
+    tokens, index = (randn(6, 8) * 1e5).bfloat16().requires_grad_(), torch.tensor([[0, 1]] * 6)
+    w = randn(2, 16, 8, seed=1).bfloat16()
+    found = route(index, 2)
+    z = product_of_tokens(tokens, dispatch(tokens, found), w, found, None)
+    with torch.autocast("cpu", torch.float16):
+        (dx,) = torch.autograd.grad(z, tokens, z.detach())
+    assert dx.dtype is BFLOAT16
+    assert dx.abs().max() > 1e5
+    assert dx.isfinite().all()
+
+
+def test_products_of_tokens_have_second_derivatives():
+    index = torch.tensor([[0, 1], [1, 2], [0, 2]])
+    found = route(index, 3)
+    tokens = randn(3, 4, dtype=torch.float64).requires_grad_()
+    w = randn(3, 5, 4, dtype=torch.float64, seed=1).requires_grad_()
+
+    def made(tokens, w):
+        return product_of_tokens(tokens, dispatch(tokens, found), w, found, None)
+
+    assert torch.autograd.gradcheck(made, (tokens, w))
+    assert torch.autograd.gradgradcheck(made, (tokens, w))
 
 
 def step(call, tensors, wanted=None):
@@ -262,6 +309,24 @@ class TestOnGpu:
                     one.fill_(torch.nan)
                 graph.replay()
                 assert all(map(same_bits, found, whole()))
+
+    @pytest.mark.parametrize("dtype", [BFLOAT16, torch.float32], ids=str)
+    def test_a_backward_pass_inside_autocast(self, dtype):
+        """It has the bits of one outside, whatever dtype its thread has for autocast."""
+        needs_hopper()
+        op, counts = OPS["swiglu"], COUNTS["ragged"]
+        x, w, _ = given(op, counts, 264, 528, device="cuda")
+        tensors = {"x": x.to(dtype).requires_grad_(), "w": w.to(dtype).requires_grad_()}
+        offsets, made = torch.tensor(counts, device="cuda"), []
+        upstream = randn(len(x), 264, dtype=BFLOAT16, device="cuda", seed=9)
+        for inside in (True, False):
+            with forced("Together"):
+                with torch.autocast("cuda", BFLOAT16):
+                    y = run(tensors, offsets, op)
+                with torch.autocast("cuda", BFLOAT16, enabled=inside):
+                    made.append(torch.autograd.grad(y, [*tensors.values()], upstream))
+        assert [one.dtype for one in made[0]] == [dtype, dtype]
+        assert all(map(same_bits, *made))
 
     def test_rows_of_tokens(self):
         """Rows are written in the order of tokens: the bits are those of a copy afterwards."""

@@ -187,7 +187,7 @@ def test_tiles_are_joined_as_blocks_are(rows, options, monkeypatch):
         calls.append(x.shape)
         parts, at = of_tiles(self._part, x, w, operands, 32)
         if "correct" in self._part.outputs:
-            parts["correct"] = (at >= parts["largest"]).float()
+            parts["correct"] = kernel.hits_of(at, parts["largest"])
         return parts, at, 32
 
     for way in (LossOfTiles.__call__, by_tiles):
@@ -217,6 +217,19 @@ def truth(x, w, target, load, operands, options):
     p = (z - lse[..., None]).exp()
     entropy = lse - (p * z.masked_fill(z == -torch.inf, 0.0)).sum(-1)
     return {"loss": loss, "lse": lse, "log_prob": at - lse, "entropy": entropy}
+
+
+def test_a_row_without_classes_has_no_hit():
+    """Neither joined of tiles nor by the op of a whole row."""
+    x, w, target = randn(3, 8), randn(64, 8, seed=1), torch.tensor([5, 40, 60])
+    m = torch.ones(3, 64, dtype=torch.bool)
+    m[0], m[1, :32] = False, False
+    op = fo.LinearCrossEntropy([fo.Mask("m", keep=True)], reduction="none", **ALL)
+    parts, at = of_tiles(op.of_part.whole, x, w, {"m": m, "target": target[:, None]}, 32)
+    hits = kernel.hits_of(at, parts["largest"]).amax(0)
+    whole = op(x, w, target=target, m=m)
+    assert hits[0] == whole.correct[0] == 0
+    assert hits[1] == whole.correct[1]
 
 
 @pytest.mark.gpu
@@ -276,7 +289,9 @@ def test_it_is_as_two_kernels_where_logits_are_not_finite():
     target = torch.randint(0, 1000, (300,), device="cuda")
     target[21], target[30] = -100, 1200
     op = fo.LinearCrossEntropy([fo.Bias("b")], reduction="none", **ALL)
-    for bias in (b, b.clamp(max=10)):
+    masked = b.clamp(max=10).repeat(300, 1)
+    masked[40], masked[41, :256], target[40:42] = -torch.inf, -torch.inf, 300
+    for bias in (b, b.clamp(max=10), masked):
         made = []
         for way in ("two_kernels", *GOING_BACK):
             with forced(way), torch.no_grad():
@@ -285,6 +300,7 @@ def test_it_is_as_two_kernels_where_logits_are_not_finite():
             for first, second in zip(made[0], other, strict=True):
                 torch.testing.assert_close(first, second, equal_nan=True, rtol=1e-5, atol=1e-5)
     assert made[0].loss[30] == torch.inf
+    assert made[0].correct[40] == 0
 
 
 @pytest.mark.gpu

@@ -241,7 +241,8 @@ class GroupedLinear(SingleProduct):
         if env.record_file() is not None:
             return Choice(None, "calls are recorded, and what is built ahead is the Map's kernel")
         beside, target = 1 if self.halves is None else 2, Target.of(first.device)
-        return chosen_for_groups(self.epilogue, first, second, arguments, beside, target, keeps)
+        options = beside, target, factor_dtype(first), keeps
+        return chosen_for_groups(self.epilogue, first, second, arguments, *options)
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""

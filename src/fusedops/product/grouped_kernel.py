@@ -19,7 +19,7 @@ from fusedops.generate.source import Member
 from fusedops.generate.views import STORAGE, OtherHalf, Part, View, part_of
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.product.choice import MOST_ROWS, Choice, able, decided, features_of_sizes
-from fusedops.product.factors import HALVES, factor_dtype, matrix_of
+from fusedops.product.factors import HALVES, matrix_of
 from fusedops.product.product_kernel import MOST_APART, ProductPass, is_near
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
@@ -43,6 +43,7 @@ def chosen_for_groups(
     arguments: Mapping[str, Any],
     beside: int,
     target: Target,
+    dtype: torch.dtype,
     keeps: bool = False,
 ) -> Choice:
     """How a call is run, as far as sizes and dtypes decide it.
@@ -54,13 +55,14 @@ def chosen_for_groups(
         arguments: Operands and options.
         beside: The columns of the product that make one of the result, 1 or 2.
         target: What runs it.
+        dtype: The dtype that the factors have when they are multiplied.
         keeps: Whether the product is an output.
     """
     if not able(epilogue) or epilogue.causal or epilogue.positions:
         return Choice(None, "its functors are not supported in the epilogue of a grouped GEMM")
     (rows, depth), (groups, columns, _) = x.shape, w.shape
     sizes = rows, columns, depth, groups
-    found = features_of_sizes(epilogue, sizes, factor_dtype(x), arguments, target, grouped=True)
+    found = features_of_sizes(epilogue, sizes, dtype, arguments, target, grouped=True)
     if isinstance(found, Choice):
         return found
     found = found._replace(writes=found.writes + keeps)
@@ -241,6 +243,8 @@ def _factors_of(
     if bound.compute is not torch.float32 or bound.whole is not None or offsets.stride(0) != 1:
         return None
     if x.dtype not in HALVES or apart % 16 or not 0 < apart < 2**40:
+        return None
+    if w.dtype is not x.dtype or tiling.dtype != STORAGE[x.dtype]:
         return None
     rows = matrix_of(x, 0, WARPGROUP_ROWS)
     matrix = matrix_of(w[0], slot, tiling.boxes[1])

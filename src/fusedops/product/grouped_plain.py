@@ -98,4 +98,5 @@ def chosen_without_store(x: Tensor, w: Tensor) -> Choice:
     """How such a product is run, as far as sizes and dtypes decide it."""
     if env.record_file() is not None:
         return Choice(None, "calls are recorded, and no list of kernels has those of groups")
-    return chosen_for_groups(_op(False).epilogue, x, w, {}, 1, Target.of(x.device))
+    # A backward pass has the dtype of its product, whatever autocast says by then.
+    return chosen_for_groups(_op(False).epilogue, x, w, {}, 1, Target.of(x.device), x.dtype)

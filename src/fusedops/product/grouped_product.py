@@ -98,7 +98,7 @@ def product_of_tokens(
         way: Where the rows come from.
         made: The product, if there is one, as for `grouped_product`.
     """
-    args = rows.detach(), way, [] if made is None else [made]
+    args = rows, way, [] if made is None else [made]
     result: Tensor = _ProductOfTokens.apply(x, w, *args)
     return result
 
@@ -167,7 +167,7 @@ class _ProductOfTokens(torch.autograd.Function):
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         rows, w, *tensors = ctx.saved_tensors
         way = Route(*tensors)
-        dx = None if w is None else summed_product(dz, w.mT, way, ctx.tokens)
+        dx = None if w is None else _SummedProduct.apply(dz, w.mT, way, ctx.tokens)
         dw = None if rows is None else _Outer.apply(dz, rows, way.ends, False)
         return dx, dw, None, None, None
 

@@ -76,9 +76,11 @@ def chosen_for_weights(dz: Tensor, x: Tensor, groups: int, target: Target) -> Ch
     if tiling.in_turns or not tiling.several:
         return Choice(None, f"there is no kernel for sums over groups of the tiling {tiling.name}")
     if not 1 <= groups <= MOST_GROUPS or max(depth, rows * groups, columns) >= MOST_ROWS:
-        return Choice(None, f"the kernel takes from 1 to {MOST_GROUPS} groups")
+        most = f"from 1 to {MOST_GROUPS} groups, and fewer than {MOST_ROWS} rows and columns in all"
+        return Choice(None, f"the kernel takes {most}")
     if columns % 8 or not depth or not tiling.covers(rows, columns):
-        return Choice(None, f"the kernel has tiles of {tiling.rows} x {tiling.cols}")
+        tiles = f"tiles of {tiling.rows} x {tiling.cols}, and x columns of a multiple of 8"
+        return Choice(None, f"the kernel has {tiles}")
     return choice
 
 
@@ -108,10 +110,11 @@ class GroupedWeights(ProductPass):
         self.info = f"{tiling.name}, gradient of w"
         first, second = tiling.boxes
         self.factors = matrix_of(dz, 0, first), matrix_of(x, 1, second)
+        self.reads_ends = ends.dtype is torch.int32 and ends.stride(0) == 1
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
-        """The result; None if bulk copies cannot read the factors."""
-        if None in self.factors:
+        """The result; None if bulk copies cannot read the factors, or the kernel the ends."""
+        if None in self.factors or not self.reads_ends:
             return None
         shape, strides = (self.groups * self.rows, self.columns), (self.columns, 1)
         (name,) = self.bound.outputs

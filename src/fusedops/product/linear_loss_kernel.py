@@ -116,7 +116,7 @@ class LossOfTiles:
         numbers, at = found[0].view(*found[0].shape[:2], *rows), found[1].view(rows)
         parts = dict(zip(numbers_of(self._part), numbers, strict=True))
         if "correct" in self._part.outputs:
-            parts["correct"] = (at >= parts["largest"]).to(at.dtype)
+            parts["correct"] = hits_of(at, parts["largest"])
         return parts, at, tiling.cols
 
     def _slow(
@@ -132,6 +132,11 @@ class LossOfTiles:
         made = build_or_warn(planned, self._part.declaration)
         self.able = made is not None
         return made
+
+
+def hits_of(at: Tensor, largest: Tensor) -> Tensor:
+    """Whether the target's logit is the largest of a tile; in a row without classes none is."""
+    return ((at >= largest) & (largest > -torch.inf)).to(at.dtype)
 
 
 def numbers_of(part: CrossEntropy) -> list[str]:

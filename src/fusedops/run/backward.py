@@ -139,7 +139,9 @@ def run_backward(
         shared = shared_gradients(source, wanted, arguments, arriving)
         wanted = wanted.difference(shared)
     to = [*into] if into else []
-    key = gradient_key(wanted, from_result, joining, in_place, to)
+    key: tuple[object, ...] = (wanted, from_result, *joining)
+    if in_place or into:
+        key = gradient_key(wanted, from_result, joining, in_place, to)
     gradient_op: Gradient | None = source.gradients.get(key)
     if gradient_op is None:
         gradient_op = new_gradient(source, wanted, joining, from_result, in_place, to)
