@@ -45,6 +45,36 @@ def test_forward_passes_alone_have_kernels_of_steps(monkeypatch, tmp_path, op, i
     assert found[1] <= found[3]
 
 
+@pytest.mark.parametrize(
+    ("x", "up", "more"),
+    [
+        ("", "", 0),
+        ("@1,11", "@1,11", 0),
+        ("@48,2", "@48,2+4", 0),
+        ("@24,1", "@24,1", 0),  # the kernel that writes to dense tensors
+        ("@24,1", "@24,1+4", 1),
+        ("@24,2", "@24,2+4", 1),
+    ],
+)
+def test_operands_that_are_no_halves_have_no_kernels_of_halves(x, up, more):
+    x, up = (f"float32:11,12{layout}" for layout in (x, up))
+    signature = Signature(str(fo.Map([fo.Gate("up")])), x, {"up": up})
+    assert len(variants([signature], HOPPER)) == 2 + more
+
+
+def test_a_kernel_that_cannot_be_had_is_told(monkeypatch):
+    on_hopper(monkeypatch)
+    op = grouped_plain._WithoutStore(moves=False, ends=True)
+    monkeypatch.setattr(grouped_plain, "_op", lambda moves, ends: op)
+    monkeypatch.setattr(grouped_plain, "build_or_warn", lambda planned, name: None)
+    x, w = randn(4096, 1024).to(BFLOAT16), randn(8, 512, 1024).to(BFLOAT16)
+    with forced("Together"):
+        assert grouped_plain.chosen_without_store(x, w).tiling is not None
+        offsets = torch.zeros(8, dtype=torch.int32)
+        assert isinstance(op._slow(Reason.MISS, x, {"w": w, "offsets": offsets}, {}), Delegate)
+        assert "as a warning said" in grouped_plain.chosen_without_store(x, w).why
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_offsets_are_is_told(monkeypatch, ends):
     """Lengths that fit the other form, or none, are left to torch, which checks them."""

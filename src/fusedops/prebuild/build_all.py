@@ -198,9 +198,11 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
 
 
 def _may_be_halves(bound: Bound) -> Iterator[str]:
-    """The operands that lie as x does, with gaps: both may be halves of a product of groups."""
-    x = bound.x
+    """The operands that lie as x does, as both do that are halves of a product of groups."""
+    x, columns = bound.x, bound.x.shape[-1]
     if bound.differentiated.op is not bound.op or x.is_contiguous():
+        return
+    if x.stride() not in ((2 * columns, 1), (2 * columns, 2)):  # below one another in w, or not
         return
     for name in floating(bound.operands):
         one = bound.operands[name]

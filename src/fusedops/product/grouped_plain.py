@@ -25,10 +25,12 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.product_kernel import build_or_warn
 
-__all__ = ["RECORDED", "chosen_without_store", "left_to_torch", "without_store"]
+__all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "left_to_torch", "without_store"]
 
 #: Why torch multiplies where calls are recorded.
 RECORDED = "calls are recorded, and no list of kernels has those of groups"
+#: And where a kernel could not be built.
+WITHOUT = "one kernel could not be had, as a warning said"
 
 _NAME = "GroupedLinear"
 _EMPTY = Epilogue(_NAME, ())
@@ -110,5 +112,7 @@ def chosen_without_store(x: Tensor, w: Tensor) -> Choice:
     """How such a product is run, as far as sizes and dtypes decide it."""
     if env.record_file() is not None:
         return Choice(None, RECORDED)
+    if not _op(moves=False, ends=True).available:
+        return Choice(None, WITHOUT)
     # A backward pass has the dtype of its product, whatever autocast says by then.
     return chosen_for_groups(_EMPTY, x, w, {}, 1, Target.of(x.device), x.dtype)

@@ -29,7 +29,7 @@ from fusedops.plan.planner import plan
 from fusedops.product.choice import MOST_ROWS, Choice, decided, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES, matrix_of
-from fusedops.product.grouped_plain import RECORDED, left_to_torch
+from fusedops.product.grouped_plain import RECORDED, WITHOUT, left_to_torch
 from fusedops.product.product_kernel import ProductPass, build_or_warn, is_near
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
@@ -68,7 +68,7 @@ def chosen_for_weights(dz: Tensor, x: Tensor, groups: int, target: Target) -> Ch
     if env.record_file() is not None:
         return Choice(None, RECORDED)
     if not _of_weights.available:
-        return Choice(None, "one kernel could not be had, as a warning said")
+        return Choice(None, WITHOUT)
     if dz.dtype is not x.dtype or x.dtype not in HALVES:
         return Choice(None, "the kernel multiplies float16 and bfloat16 alone, both of one")
     (depth, rows), columns = dz.shape, x.shape[1]
