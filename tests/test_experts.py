@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import fusedops as fo
+from fusedops.errors import UnsupportedError
+from fusedops.product import routing
 
 EXPERTS, FEATURES, HIDDEN, CHOSEN, TOKENS = 4, 8, 12, 2, 9
 
@@ -94,6 +96,34 @@ class TestValues:
         experts = made(device, **FORMS["gpt-oss"])
         first, again = (step(experts, experts, *routed(device, tokens=300)) for _ in range(2))
         assert all(map(same_bits, first, again))
+
+    def test_tokens_are_summed_once_each_way(self, device, monkeypatch):
+        """In the forward and in the backward pass; the copy of tokens to rows has no part in it."""
+        sums, combined = [], routing._Combine.forward
+
+        def forward(*args):
+            sums.append(args[0])
+            return combined(*args)
+
+        monkeypatch.setattr(routing._Combine, "forward", staticmethod(forward))
+        experts = made(device)
+        step(experts, experts, *routed(device))
+        assert len(sums) == 2
+
+    def test_second_derivatives(self, device):
+        """That of down's gradient is right; that through the STORE's is refused."""
+        experts, given = made(device, torch.float64), routed(device, torch.float64)
+        found = []
+        for call in (experts, experts.unfused):
+            y = call(*given)
+            (first,) = torch.autograd.grad(y.square().sum(), experts.down_proj, create_graph=True)
+            inputs = [given[0], given[2], *experts.parameters()]
+            found.append(torch.autograd.grad(first.square().sum(), inputs))
+        for one, right in zip(*found, strict=True):
+            assert torch.allclose(one, right, rtol=1e-9, atol=1e-12)
+        first = torch.autograd.grad(experts(*given).sum(), given[0], create_graph=True)[0]
+        with raises(UnsupportedError, "first derivative only"):
+            torch.autograd.grad(first.sum(), experts.gate_up_proj)
 
     def test_shapes(self, device):
         """Batches of tokens, no tokens, and a choice that is no expert's, with weight 0."""
@@ -200,6 +230,26 @@ class TestRefusals:
                 experts(x, odd, weight)
         with raises(ValueError, f"hidden_states must have {FEATURES} features, got shape (9, 3)"):
             experts(x[:, :3], index, weight)
+
+    @pytest.mark.parametrize("way", ["step", "inference", "unfused"])
+    @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+    def test_parameters_that_do_not_fit(self, form, way):
+        """Of more experts or fewer, of other sizes, or of a dimension too few: each is named."""
+        x, index, weight = routed()
+        for name, one in made(**form).named_parameters():
+            shape = tuple(one.shape)
+            others = [(more, *shape[1:]) for more in (EXPERTS - 1, EXPERTS + 1, EXPERTS + 2)]
+            others += [(*shape[:-1], shape[-1] + more) for more in (-1, 2)]
+            others += [(*shape[:-2], shape[-2] + 2, shape[-1]), shape[1:]]
+            for other in others:
+                experts = made(**form)
+                setattr(experts, name, nn.Parameter(torch.zeros(other), requires_grad=False))
+                call = experts.unfused if way == "unfused" else experts
+                with (
+                    torch.set_grad_enabled(way != "inference"),
+                    pytest.raises(ValueError, match=r"^Experts: .* must have"),
+                ):
+                    call(x, index, weight)
 
     @pytest.mark.parametrize("wrong", [-1, EXPERTS + 1, 2**16])
     def test_numbers_that_are_no_experts(self, wrong):

@@ -278,6 +278,20 @@ class TestCalls:
         told = fo.GroupedLinear([fo.Scale("s")]).explain(x, w, offsets=offsets, s=0.5)
         assert "whose ends the host reads" in str(told)
 
+    def test_explain_of_gradients(self, device, monkeypatch):
+        """Entries by group are saved as they are, and nothing has memory for a note about sizes."""
+        op = fo.GroupedLinear([fo.Bias("b"), fo.Gate("g")], by_expert=["b"])
+        x, w, b, _, r = given(device).values()
+        called = {"offsets": offsets_of((4, 0, 5, 2), device), "b": b, "g": r}
+        told = op.explain(x, w, **called)
+        for kept in (told.kept, told.store.kept):
+            assert {one.name: one.bytes for one in kept}["b"] == b.nbytes
+        assert "the gradient of x is a product of groups by torch: " in str(told)
+        assert "the gradient of w is a product of each group's rows by torch: " in str(told)
+        told = op.explain(x.detach(), w, **called)
+        assert "the gradient of x" not in str(told)
+        assert "the gradient of w" in str(told)
+
     def test_is_a_value(self):
         assert pickle.loads(pickle.dumps(BIASED)) == BIASED
         assert fo.GroupedLinear(BIASED.store) != BIASED

@@ -135,7 +135,7 @@ class TestChoice:
 
     def test_columns_are_numbers_of_32_bits(self):
         x, w = (torch.empty(*size, 8, dtype=HALF, device="meta") for size in ((2,), (2, 2**31)))
-        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, {}, 1, HOPPER)
+        choice = chosen_for_groups(OPS["plain"].epilogue, x, w, {}, 1, HOPPER, HALF)
         assert choice.tiling is None
 
     def test_recorded_calls_can_be_built_ahead(self, monkeypatch, tmp_path):
@@ -151,6 +151,29 @@ class TestChoice:
         assert "one kernel for product and STORE (Together)" in str(told)
         assert sum(bar.written for bar in told.fused if bar.name == "z") == 2 * 950 * 528
         assert "the gradient of x is a product of groups by torch: " in str(told)
+
+    def test_explain_has_no_copies_of_factors(self, monkeypatch):
+        """Not even under autocast, of w in another dtype."""
+        on_hopper(monkeypatch)
+        x, w = randn(64, 512).requires_grad_(), randn(16, 512, 512).requires_grad_()
+        offsets = torch.tensor([4] * 16)
+        with forced("Together"), torch.autocast("cpu", BFLOAT16):
+            OPS["swiglu"].explain(x, w, offsets=offsets)
+            with torch.profiler.profile(profile_memory=True) as profile:
+                told = OPS["swiglu"].explain(x, w, offsets=offsets)
+        assert "one kernel for product and STORE (Together)" in str(told)
+        assert "of each group's rows by one kernel (Together)" in str(told)
+        assert max(one.self_cpu_memory_usage for one in profile.events()) < w.nbytes // 8
+
+    def test_operands_by_group_are_read_as_they_are(self, monkeypatch):
+        on_hopper(monkeypatch)
+        op, counts = OPS["by expert"], COUNTS["ragged"]
+        x, w, own = given(op, counts, 200, 528)
+        with forced("Together"):
+            told = op.explain(x, w, offsets=torch.tensor(counts), **own)
+        read = {bar.name: bar.read for bar in told.fused}
+        assert [read[name] for name in op.by_expert] == [own[name].nbytes for name in op.by_expert]
+        assert told.bytes == sum(bar.bytes for bar in told.fused)
 
 
 @pytest.mark.gpu

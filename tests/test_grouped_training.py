@@ -213,7 +213,8 @@ class TestChoice:
 
     def test_left_to_torch_on_a_cpu(self):
         x, w = randn(11, 512, dtype=BFLOAT16), randn(4, 528, 512, dtype=BFLOAT16)
-        assert without_store(x, w, torch.tensor([4, 4, 9, 11], dtype=torch.int32)) is None
+        ends = torch.tensor([4, 4, 9, 11], dtype=torch.int32)
+        assert without_store(x, w, ends, ends=True) is None
 
 
 @pytest.mark.gpu
@@ -338,8 +339,8 @@ class TestOnGpu:
         )
         way = route(expert[torch.randperm(len(h), device="cuda")].view(-1, 2), len(counts))
         with forced("Together"):
-            rows = without_store(h, w, way.offsets)
-            moved = without_store(h, w, way.offsets, way.order)
+            rows = without_store(h, w, way.offsets, ends=False)
+            moved = without_store(h, w, way.offsets, way.order, ends=False)
             assert last_schedule() == "Together"
             assert same_bits(moved[way.order], rows)
             tensors = {"h": h.requires_grad_(), "w": w.requires_grad_()}

@@ -7,12 +7,14 @@ import itertools
 import pytest
 import torch
 from cases import randn, same_bits, thorough_points
-from products import HALF, HOPPER, check_resources, forced, needs_hopper
+from products import HALF, HOPPER, check_resources, forced, needs_hopper, on_hopper, recording
 from test_product_kernels import tiling_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusedops as fo
+from fusedops._runtime import Reason
 from fusedops.generate.product import MOST_GROUPS
+from fusedops.product import grouped_weights
 from fusedops.product.grouped_weights import (
     chosen_for_weights,
     gradient_of_weights,
@@ -112,6 +114,30 @@ class TestChoice:
     def test_tilings_without_such_a_kernel(self, name):
         with forced(name):
             assert self.told().tiling is None
+
+    def test_a_kernel_that_cannot_be_had_is_asked_for_once(self, monkeypatch):
+        on_hopper(monkeypatch)
+        op, asked = grouped_weights._OfWeights(), []
+        monkeypatch.setattr(grouped_weights, "_of_weights", op)
+        monkeypatch.setattr(grouped_weights, "build_or_warn", lambda *args: asked.append(args))
+        for rows in (7, 9, 11):
+            dz, x, ends = given([rows, 1], 256, 256)
+            with forced("Together"):
+                made = op._slow(Reason.MISS, dz, {"x": x, "ends": ends}, {})
+                assert made(dz, x=x, ends=ends) is None if callable(made) else made is not None
+            assert len(asked) == 1
+        assert not op.available
+        monkeypatch.setattr(op, "call", None)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+        assert gradient_of_weights(dz, x, ends) is None
+        assert "as a warning said" in self.told().why
+
+    def test_nothing_outlives_a_recording(self, monkeypatch, tmp_path):
+        recording(monkeypatch, tmp_path)
+        dz, x, ends = given([3, 4], 256, 256)
+        op = grouped_weights._OfWeights()
+        assert op._slow(Reason.MISS, dz, {"x": x, "ends": ends}, {}) is None
+        assert "calls are recorded" in self.told().why
 
     def test_a_cpu_and_tracers_have_torch_s(self):
         assert gradient_of_weights(*given([3, 4], 256, 256)) is None

@@ -14,6 +14,7 @@ from fusedops.functors.activations import ACTIVATIONS
 from fusedops.nn.base import declared
 from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
+from fusedops.product.group_checks import check_groups
 from fusedops.product.grouped_product import summed_product
 from fusedops.product.routing import combine, dispatch, reorder, route
 
@@ -118,6 +119,7 @@ def run_experts(
         unfused: Whether the chains of torch calls are run, not the kernels.
     """
     up, down = form.layers()
+    check_parameters(form, given, hidden_states.shape[-1])
     found = route(expert, given.gate_up.shape[0])
     of_up: dict[str, Tensor] = {}
     of_down: dict[str, Tensor] = {}
@@ -139,9 +141,45 @@ def run_experts(
         hidden = calls[0](rows, weights[0], offsets=found.offsets, **of_up)
     if eager and not form.bias:
         down.check(hidden, weights[1])
+        check_groups(down, hidden, weights[1], {"offsets": found.offsets})
         return summed_product(hidden, weights[1], found, hidden_states.shape[0])
     rows = calls[1](hidden, weights[1], offsets=found.offsets, **of_down)
     return combine(rows, found, hidden_states.shape[0])
+
+
+def check_parameters(form: ExpertsForm, given: Parameters, features: int) -> None:
+    """Raise ValueError for parameters that do not fit one another; Dynamo traces it.
+
+    Args:
+        form: The form that they should have.
+        given: The parameters.
+        features: The size of a token.
+    """
+    if given.gate_up.dim() != 3:
+        layout = "(experts, in, 2 hidden)" if form.transposed else "(experts, 2 hidden, in)"
+        raise _wrong(WEIGHTS[0], layout, given.gate_up)
+    experts, columns = given.gate_up.shape[0], given.gate_up.shape[2 if form.transposed else 1]
+    up, down = (columns, features), (features, columns // 2)
+    if form.transposed:
+        up, down = up[::-1], down[::-1]
+    if columns % 2 or not experts or given.gate_up.shape[1:] != up:
+        wanted = f"(experts, {', '.join(map(str, up))}), with gate and up for each hidden feature"
+        raise _wrong(WEIGHTS[0], wanted, given.gate_up)
+    for name, one, sizes in (
+        (WEIGHTS[1], given.down, down),
+        (BIASES[0], given.gate_up_bias, (columns,)),
+        (BIASES[1], given.down_bias, (features,)),
+    ):
+        if one is None and not form.bias and name in BIASES:
+            continue
+        shape = (experts, *sizes)
+        if one is None or one.shape != shape:
+            raise _wrong(name, f"{shape} beside {WEIGHTS[0]} of {experts} experts", one)
+
+
+def _wrong(name: str, wanted: str, got: Tensor | None) -> ValueError:
+    said = "none" if got is None else str(tuple(got.shape))
+    return ValueError(f"Experts: {name} must have shape {wanted}, got {said}")
 
 
 def parameters_of(module: nn.Module) -> Parameters:

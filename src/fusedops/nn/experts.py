@@ -206,10 +206,11 @@ class Experts(Declares):
 
     def _run(self, hidden_states: Tensor, index: Tensor, weights: Tensor, unfused: bool) -> Tensor:
         given = parameters_of(self)
-        features = given.down.shape[2 if self.form.transposed else 1]
-        if hidden_states.shape[-1] != features:
+        features = hidden_states.shape[-1]
+        wanted = given.gate_up.shape[-2:][0 if self.form.transposed else -1]
+        if features != wanted and given.gate_up.dim() == 3:
             raise ValueError(
-                f"Experts: hidden_states must have {features} features, got shape "
+                f"Experts: hidden_states must have {wanted} features, got shape "
                 f"{tuple(hidden_states.shape)}"
             )
         tokens = hidden_states.reshape(-1, features)

@@ -24,7 +24,12 @@ from fusedops.generate.target import Target
 from fusedops.generate.variant import Variant
 from fusedops.jit.store import why_not_kept
 from fusedops.plan import forward
-from fusedops.plan.saved_tensors import RESULT, into_name
+from fusedops.plan.saved_tensors import (
+    RESULT,
+    into_name,
+    may_start_from_result,
+    reads_result,
+)
 from fusedops.prebuild.recording import Signature
 from fusedops.run.gradient import Gradient, described, gradient_of
 from fusedops.run.prepare import bound_to_run
@@ -188,6 +193,35 @@ def _of_every_gradient(one: Signature, target: Target) -> Iterator[Variant]:
             for joining in {frozenset(bound.op.joining), frozenset(alone)}:
                 gradient = gradient_of(bound, wanted, joining)
                 yield from _of_backward(gradient, *described(bound, gradient), target)
+                for half in _may_be_halves(bound):
+                    yield from _of_halves(bound, half, gradient.joining, target)
+
+
+def _may_be_halves(bound: Bound) -> Iterator[str]:
+    """The operands that lie as x does, as both do that are halves of a product of groups."""
+    x, columns = bound.x, bound.x.shape[-1]
+    if bound.differentiated.op is not bound.op or x.is_contiguous():
+        return
+    if x.stride() not in ((2 * columns, 1), (2 * columns, 2)):  # below one another in w, or not
+        return
+    for name in floating(bound.operands):
+        one = bound.operands[name]
+        if (one.shape, one.stride(), one.dtype) == (x.shape, x.stride(), x.dtype):
+            yield name
+
+
+def _of_halves(
+    bound: Bound, half: str, joining: frozenset[str], target: Target
+) -> Iterable[Variant]:
+    """The backward pass that writes the gradients of x and of a half to the halves of a tensor."""
+    op, into = bound.op, ["x", half]
+    wanted = frozenset({"x", *floating(bound.operands)}) - op.undifferentiated
+    from_result = may_start_from_result(op) and reads_result(op, bound.dtype, bound.x.dtype)
+    gradient = Gradient(op, wanted, joining, from_result=from_result, into=into)
+    dy, given, options = described(bound, gradient)
+    tensors = {"x": bound.x, **bound.operands}
+    given.update((into_name(name), tensors[name]) for name in gradient.into)
+    return _of_backward(gradient, dy, given, options, target)
 
 
 def _of_gradient(one: Signature, target: Target) -> Iterator[Variant]:

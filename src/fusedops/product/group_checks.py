@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,7 @@ from fusedops.errors import shortened
 from fusedops.torch_ops.tracing import is_distributed
 
 if TYPE_CHECKING:
-    from fusedops.product.declaration import ProductOp
+    from fusedops.product.grouped_store import OfGroups
 
 __all__ = ["OFFSETS", "check_groups", "check_offsets"]
 
@@ -22,14 +21,7 @@ __all__ = ["OFFSETS", "check_groups", "check_offsets"]
 OFFSETS = "offsets"
 
 
-def check_groups(
-    op: ProductOp,
-    first: Tensor,
-    second: Tensor,
-    arguments: dict[str, Any],
-    by_expert: Collection[str],
-    half: str | None,
-) -> None:
+def check_groups(op: OfGroups, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
     """Raise TypeError or ValueError for offsets, or operands by group, that do not fit."""
     op.check_names(arguments)
     offsets, groups = arguments[OFFSETS], second.shape[0]
@@ -56,7 +48,7 @@ def check_groups(
             "it is not; for experts that are divided among ranks call the op with the rows, "
             "weights and offsets of this rank, by to_local()"
         )
-    columns = second.shape[1]
+    columns, half = second.shape[1], op.halves
     if half is not None:
         if columns % 2:
             raise ValueError(
@@ -64,7 +56,7 @@ def check_groups(
                 f"{half!r} is a half, got {tuple(second.shape)}"
             )
         columns //= 2
-    for name in by_expert:
+    for name in op.by_expert:
         table = arguments.get(name)
         if not isinstance(table, Tensor):
             continue

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -32,11 +31,10 @@ from fusedops.product.factors import (
 )
 from fusedops.product.group_checks import OFFSETS, check_groups, check_offsets
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
-from fusedops.product.grouped_plain import chosen_without_store
 from fusedops.product.grouped_product import by_torch, ends_of, grouped_product, rows_of_groups
+from fusedops.product.grouped_report import explain_groups
 from fusedops.product.grouped_training import GroupedTraining
 from fusedops.product.product_kernel import build_or_warn
-from fusedops.product.report import explain_product
 from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import ProductTiling
 
@@ -173,17 +171,17 @@ class GroupedLinear(SingleProduct):
         """The shape of the product of checked factors."""
         return (first.shape[0], second.shape[1])
 
-    def implementation(
-        self, first: Tensor, second: Tensor, arguments: dict[str, Any]
-    ) -> Plan | Delegate:
-        """What runs all calls like this one, whose factors have been checked."""
-        self._check_groups(first, second, arguments)
+    def implementation(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
+        """What runs all calls like this one, whose factors have been checked; or its result."""
+        check_groups(self, first, second, arguments)
         if not first.is_cuda:
             return Delegate(self._run_checked)
         if wants_gradient((first, second, *arguments.values())):
             return Delegate(self.with_gradients.run)
         tiling = self.chosen(first, second, arguments).tiling
         if tiling is None:
+            if env.record_file() is not None:  # what runs it then is kept no longer
+                return self.run_apart(first, second, **arguments)
             return Delegate(self.run_apart)
         dtype = factor_dtype(first)
         if first.dtype is not dtype or second.dtype is not dtype:
@@ -246,12 +244,12 @@ class GroupedLinear(SingleProduct):
 
     def run(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked, in code that torch compiles, or in a mode."""
-        self._check_groups(first, second, arguments)
+        check_groups(self, first, second, arguments)
         return self.run_apart(first, second, **arguments)
 
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
-        self._check_groups(first, second, arguments)
+        check_groups(self, first, second, arguments)
         return self.run_apart(first, second, way="unfused", **arguments)
 
     def explain(
@@ -265,22 +263,10 @@ class GroupedLinear(SingleProduct):
             TypeError, ValueError: An argument does not fit, as in a call.
         """
         first, second = self.given((first, second), arguments)
-        self._check_groups(first, second, arguments)
+        check_groups(self, first, second, arguments)
         choice = self.choice(first, second, arguments)
         del arguments[OFFSETS]
-        for name in self.by_expert:
-            if isinstance(table := arguments.get(name), Tensor):
-                made = table.new_empty((first.shape[0], *(table.shape[1:] or (1,))))
-                arguments[name] = made.requires_grad_(table.requires_grad)
-        told = explain_product(self, first, second, arguments, choice)
-        if not wants_gradient((first,)):
-            return told
-        dtype = factor_dtype(first)
-        dz = first.new_empty(self.shape(first, second), dtype=dtype)
-        back = chosen_without_store(dz, torch.empty_like(second, dtype=dtype).mT)
-        by = "torch:" if back.tiling is None else f"one kernel ({back.tiling.name}),"
-        note = f"the gradient of x is a product of groups by {by} {back.why}"
-        return dataclasses.replace(told, notes=(*told.notes, note))
+        return explain_groups(self, first, second, arguments, choice)
 
     def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """How a call is run, and why, strides and alignment included; nothing is built."""
@@ -292,10 +278,10 @@ class GroupedLinear(SingleProduct):
         choice = self.chosen(first, second, arguments, keeps)
         if choice.tiling is None:
             return choice
-        first, second = (
-            one if one.dtype is dtype else torch.empty_like(one, dtype=dtype)
-            for one in (first, second)
-        )
+        if first.dtype is not dtype:
+            first = torch.empty_like(first, dtype=dtype)
+        if second.dtype is not dtype:  # only its layout is looked at
+            second = torch.empty_like(second, dtype=dtype, device="meta")
         if self.planned(first, second, arguments, choice.tiling, keeps=keeps) is not None:
             return choice
         return Choice(
@@ -342,9 +328,6 @@ class GroupedLinear(SingleProduct):
             value, other = z.chunk(2, 1)
         return value, {**arguments, self.halves: other}
 
-    def _check_groups(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> None:
-        check_groups(self, first, second, arguments, self.by_expert, self.halves)
-
     @property
     def of_product(self) -> tuple[str, ...]:
         """The operands of the STORE that are parts of the product."""
@@ -362,7 +345,7 @@ class GroupedLinear(SingleProduct):
         """
         first, second = self.given((first, second), arguments)
         arguments = {**arguments}
-        self._check_groups(first, second, arguments)
+        check_groups(self, first, second, arguments)
         ends = ends_of(arguments.pop(OFFSETS), first.shape[0], second.shape[0])
         with torch.no_grad():
             arguments = self.by_row(arguments, ends, first.shape[0])

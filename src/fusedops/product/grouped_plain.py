@@ -25,9 +25,15 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.product_kernel import build_or_warn
 
-__all__ = ["by_none", "chosen_without_store", "without_store"]
+__all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "left_to_torch", "without_store"]
+
+#: Why torch multiplies where calls are recorded.
+RECORDED = "calls are recorded, and no list of kernels has those of groups"
+#: And where a kernel could not be built.
+WITHOUT = "one kernel could not be had, as a warning said"
 
 _NAME = "GroupedLinear"
+_EMPTY = Epilogue(_NAME, ())
 
 
 class _WithoutStore:
@@ -35,12 +41,12 @@ class _WithoutStore:
 
     Args:
         moves: Whether a call says where each row goes.
+        ends: Whether a call says where groups end, else where they begin and the last one ends.
     """
 
-    def __init__(self, moves: bool) -> None:
-        self.epilogue = Epilogue(_NAME, ())
+    def __init__(self, moves: bool, ends: bool) -> None:
         self.available = True
-        self.moves = moves
+        self.moves, self.ends = moves, ends
         names = ["offsets", *["to"] * moves, "w"]
         slots = [(name, _runtime.SLOT_TENSOR) for name in names]
         self.slots = {name: number for number, (name, _) in enumerate(slots, 1)}
@@ -54,39 +60,47 @@ class _WithoutStore:
             return None
         w, offsets = operands["w"], operands["offsets"]
         tiling = chosen_without_store(x, w).tiling
-        bound = None if tiling is None else bind_groups(self.epilogue, x, w, {}, (), None)
-        if tiling is None or bound is None:
-            return Delegate(by_none)
+        bound = None if tiling is None else bind_groups(_EMPTY, x, w, {}, (), None)
+        if tiling is None or bound is None or len(offsets) != len(w) + (not self.ends):
+            return left_to_torch()
         given = bound, x, w, offsets, self.slots, None, False, tiling
-        ends = offsets.shape[0] == w.shape[0]
-        planned = plan(GroupedProduct(*given, ends=ends, moves=self.moves))
+        planned = plan(GroupedProduct(*given, ends=self.ends, moves=self.moves))
         made = None if planned is None else build_or_warn(planned, _NAME)
         self.available = self.available and (planned is None or made is not None)
-        return made or Delegate(by_none)
+        return made or left_to_torch()
 
 
-def by_none(x: Tensor, /, **operands: Tensor) -> None:
+def left_to_torch() -> Delegate | None:
+    """What answers calls that torch has; nothing that would outlive a recording of calls."""
+    return None if env.record_file() is not None else Delegate(_by_none)
+
+
+def _by_none(x: Tensor, /, **operands: Tensor) -> None:
     """Leave a call to torch."""
 
 
 @functools.cache
-def _op(moves: bool) -> _WithoutStore:
-    return _WithoutStore(moves)
+def _op(moves: bool, ends: bool) -> _WithoutStore:
+    return _WithoutStore(moves, ends)
 
 
-def without_store(x: Tensor, w: Tensor, offsets: Tensor, to: Tensor | None = None) -> Tensor | None:
+def without_store(
+    x: Tensor, w: Tensor, offsets: Tensor, to: Tensor | None = None, *, ends: bool
+) -> Tensor | None:
     """The product of each group of rows, by one kernel; None where torch's is to be taken.
 
     Args:
         x: The rows, of shape (T, K).
         w: A matrix for each group, of shape (E, N, K).
-        offsets: Where each group ends, of shape (E,), or begins and the last one ends, (E + 1,).
+        offsets: Where the groups are.
         to: The row of the result that each row of x makes, each once, as int64 of shape (T,); the
             same one if it is not given.
+        ends: Whether offsets are where each group ends, of shape (E,), else where each begins and
+            the last one ends, (E + 1,).
     """
     if torch.compiler.is_compiling() or not x.is_cuda:
         return None
-    op = _op(to is not None)
+    op = _op(to is not None, ends)
     if not op.available:
         return None
     places = {} if to is None else {"to": to}
@@ -97,6 +111,8 @@ def without_store(x: Tensor, w: Tensor, offsets: Tensor, to: Tensor | None = Non
 def chosen_without_store(x: Tensor, w: Tensor) -> Choice:
     """How such a product is run, as far as sizes and dtypes decide it."""
     if env.record_file() is not None:
-        return Choice(None, "calls are recorded, and no list of kernels has those of groups")
+        return Choice(None, RECORDED)
+    if not _op(moves=False, ends=True).available:
+        return Choice(None, WITHOUT)
     # A backward pass has the dtype of its product, whatever autocast says by then.
-    return chosen_for_groups(_op(False).epilogue, x, w, {}, 1, Target.of(x.device), x.dtype)
+    return chosen_for_groups(_EMPTY, x, w, {}, 1, Target.of(x.device), x.dtype)

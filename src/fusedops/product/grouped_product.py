@@ -108,6 +108,8 @@ def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
 
     Where one kernel multiplies, it writes the rows of a token below one another.
     """
+    if (groups := len(way.offsets) - 1) != len(w):
+        raise ValueError(f"GroupedLinear: w has {len(w)} matrices, and rows are of {groups} groups")
     dtype = factor_dtype(h)
     result: Tensor = _SummedProduct.apply(h.to(dtype), as_factor(w, dtype), way, tokens)
     return result
@@ -132,7 +134,7 @@ class _Product(torch.autograd.Function):
     def forward(x: Tensor, w: Tensor, ends: Tensor, unfused: bool, made: list[Tensor]) -> Tensor:
         if made:
             return made.pop()  # it is no input, or autograd would take it for a view of one
-        found = None if unfused else without_store(x, w, ends)
+        found = None if unfused else without_store(x, w, ends, ends=True)
         return _multiplied(x, w.mT, ends) if found is None else found
 
     @staticmethod
@@ -177,7 +179,7 @@ class _SummedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
-        moved = without_store(h, w, way.offsets, way.order)
+        moved = without_store(h, w, way.offsets, way.order, ends=False)
         if moved is None:
             ends = ends_of(way.offsets, h.shape[0], w.shape[0])
             return combine(_multiplied(h, w.mT, ends), way, tokens)

@@ -22,8 +22,8 @@ from fusedops.errors import FusedOpsError
 from fusedops.plan.saved_tensors import needed
 from fusedops.product.choice import as_multiplied
 from fusedops.product.factors import as_factor, factor_dtype, wants_gradient
-from fusedops.product.group_checks import OFFSETS
-from fusedops.product.grouped_plain import by_none
+from fusedops.product.group_checks import OFFSETS, check_groups
+from fusedops.product.grouped_plain import left_to_torch
 from fusedops.product.grouped_product import ends_of, grouped_product, product_of_tokens
 from fusedops.product.grouped_store import stored
 from fusedops.product.torch_op import are_plain
@@ -77,8 +77,10 @@ class GroupedTraining:
         modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
         if modes or is_transformed() or not are_plain(tensors) or not wants_gradient(tensors):
             return None
+        arguments = {**arguments, OFFSETS: way.offsets}
         self._op.check(rows, w)
-        return self._run(rows, w, {**arguments, OFFSETS: way.offsets}, (x, way))
+        check_groups(self._op, rows, w, arguments)
+        return self._run(rows, w, arguments, (x, way))
 
     def _run(
         self,
@@ -159,4 +161,4 @@ class GroupedTraining:
         made = None
         if tiling is not None:
             made = self._op.plan_of(first, second, arguments, tiling, keeps=True)
-        return made or Delegate(by_none)
+        return made or left_to_torch()

@@ -29,6 +29,7 @@ from fusedops.plan.planner import plan
 from fusedops.product.choice import MOST_ROWS, Choice, decided, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES, matrix_of
+from fusedops.product.grouped_plain import RECORDED, WITHOUT, left_to_torch
 from fusedops.product.product_kernel import ProductPass, build_or_warn, is_near
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
@@ -56,12 +57,18 @@ def gradient_of_weights(dz: Tensor, x: Tensor, ends: Tensor) -> Tensor | None:
     """
     if torch.compiler.is_compiling() or not dz.is_cuda:
         return None
-    made: Tensor | None = _call(dz, x=x, ends=ends)
+    if not _of_weights.available:
+        return None
+    made: Tensor | None = _of_weights.call(dz, x=x, ends=ends)
     return made
 
 
 def chosen_for_weights(dz: Tensor, x: Tensor, groups: int, target: Target) -> Choice:
     """How such a gradient is computed, as far as sizes and dtypes decide it; None is torch's."""
+    if env.record_file() is not None:
+        return Choice(None, RECORDED)
+    if not _of_weights.available:
+        return Choice(None, WITHOUT)
     if dz.dtype is not x.dtype or x.dtype not in HALVES:
         return Choice(None, "the kernel multiplies float16 and bfloat16 alone, both of one")
     (depth, rows), columns = dz.shape, x.shape[1]
@@ -147,32 +154,33 @@ class GroupedWeights(ProductPass):
         return self.groups * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
-def _slow(reason: Reason, dz: Tensor, operands: dict[str, Any], options: dict[str, Any]) -> Any:
-    return _implementation(dz, **operands) if reason is Reason.MISS else None
+class _OfWeights:
+    """Such gradients by one kernel, chosen and planned once for each kind of call.
 
+    Attributes:
+        available: Whether kernels can be had: False once one was missing and could not be built.
+        call: Gives the gradient, or None where torch's product has to run.
+    """
 
-def _implementation(dz: Tensor, x: Tensor, ends: Tensor) -> Plan | Delegate:
-    """What runs all calls like this one."""
-    planned = None
-    if env.record_file() is None:  # what is built ahead is the Map's kernel
+    def __init__(self) -> None:
+        self.available = True
+        slots = [(name, _runtime.SLOT_TENSOR) for name in ("x", "ends")]
+        drawing = functools.partial(draw, op=_LABEL)
+        self.call = _runtime.Dispatcher(_LABEL, slots, self._slow, drawing, label=_LABEL)
+
+    def _slow(
+        self, reason: Reason, dz: Tensor, operands: dict[str, Any], options: dict[str, Any]
+    ) -> Plan | Delegate | None:
+        if reason is not Reason.MISS:
+            return None
+        x, ends = operands["x"], operands["ends"]
         tiling = chosen_for_weights(dz, x, len(ends), Target.of(dz.device)).tiling
-        if tiling is not None:
-            planned = planned_for_weights(dz, x, ends, tiling)
-    made = None
-    if planned is not None:
+        planned = None if tiling is None else planned_for_weights(dz, x, ends, tiling)
+        if planned is None:
+            return left_to_torch()
         made = build_or_warn(planned, _LABEL, "torch's grouped product runs")
-    return made or Delegate(_by_torch)
+        self.available = self.available and made is not None
+        return made or left_to_torch()
 
 
-def _by_torch(dz: Tensor, **operands: Tensor) -> None:
-    """Leave a call to torch."""
-
-
-_call = _runtime.Dispatcher(
-    _LABEL,
-    [("x", _runtime.SLOT_TENSOR), ("ends", _runtime.SLOT_TENSOR)],
-    _slow,
-    functools.partial(draw, op=_LABEL),
-    None,
-    label=_LABEL,
-)
+_of_weights = _OfWeights()

@@ -112,10 +112,14 @@ class _Dispatch(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         x, token, order = inputs
         ctx.tokens = x.shape[0]
+        if not torch.compiler.is_compiling():
+            ctx.set_materialize_grads(False)
         ctx.save_for_backward(token, order)
 
     @staticmethod
-    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if rows is None:  # they went into a product of tokens, which gives the tokens' gradient
+            return None, None, None
         return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None
 
 
