@@ -23,9 +23,9 @@ from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
-from fusedops.product.product_kernel import build_or_warn
+from fusedops.product.product_kernel import build_or_warn, by_none
 
-__all__ = ["by_none", "chosen_without_store", "without_store"]
+__all__ = ["chosen_without_store", "without_store"]
 
 _NAME = "GroupedLinear"
 
@@ -63,10 +63,6 @@ class _WithoutStore:
         made = None if planned is None else build_or_warn(planned, _NAME)
         self.available = self.available and (planned is None or made is not None)
         return made or Delegate(by_none)
-
-
-def by_none(x: Tensor, /, **operands: Tensor) -> None:
-    """Leave a call to torch."""
 
 
 @functools.cache

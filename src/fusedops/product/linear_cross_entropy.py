@@ -262,7 +262,7 @@ class LinearCrossEntropy(Op):
     @functools.cached_property
     def of_tiles(self) -> LossOfTiles:
         """What runs product and loss as one kernel, where no logits are wanted."""
-        return LossOfTiles(self.of_part.whole)
+        return LossOfTiles(self.of_part.whole, self.declaration)
 
     def losses(
         self, x: Tensor, w: Tensor, operands: Mapping[str, Any]
