@@ -10,6 +10,7 @@ import torch
 from cases import randn
 
 import fusedops as fo
+from fusedops.product import linear_loss_logits as logits
 from fusedops.product import linear_loss_report as report
 
 
@@ -33,7 +34,7 @@ def test_memory_is_a_bound(dtype):
     """A step takes no more than it, unless it takes that without it as well."""
     draw = random.Random(7)
     least, more = fo.LinearCrossEntropy(), 0
-    for _ in range(300):
+    for _ in range(100):
         rows, features = int(2 ** draw.uniform(4, 15)), 8 * int(2 ** draw.uniform(2, 9))
         classes = 2 * max(features, 1024) + int(2 ** draw.uniform(3, 17))
         call = described(rows, features, classes, dtype)
@@ -43,7 +44,7 @@ def test_memory_is_a_bound(dtype):
             found = told(fo.LinearCrossEntropy(memory=memory), *call)
             assert found <= max(memory, without), (rows, features, classes, memory)
             more += found > without
-    assert more > 50, "memory is taken"
+    assert more > 15, "memory is taken"
 
 
 def test_few_columns_and_the_sums_of_all_classes():
@@ -53,14 +54,16 @@ def test_few_columns_and_the_sums_of_all_classes():
     assert told(fo.LinearCrossEntropy(memory=69827727), *call) <= 300 * 128256 * 4 - 64 * 128256 * 4
 
 
-@pytest.mark.parametrize(("rows", "classes"), [(4096, 6400), (4096, 2500), (1024, 6400)])
-@pytest.mark.parametrize("memory", [None, 1 << 20])
+@pytest.mark.parametrize("rows", [99, 155, 620])
+@pytest.mark.parametrize("memory", [None, 1 << 15])
 @pytest.mark.parametrize("outside", [torch.float16, torch.bfloat16], ids=str)
-def test_a_backward_pass_under_another_autocast(rows, classes, memory, outside):
+def test_a_backward_pass_under_another_autocast(rows, memory, outside, monkeypatch):
     """It finds what the forward pass made, in the dtype of that."""
-    x = randn(rows, 64).requires_grad_()
-    w = randn(classes, 64, seed=1).requires_grad_()
-    target = torch.arange(rows) % classes
+    for name, size in {"ROWS": 64, "CLASSES": 64}.items():
+        monkeypatch.setattr(logits, f"_FEWEST_{name}", size)
+    x = randn(rows, 48).requires_grad_()
+    w = randn(300, 48, seed=1).requires_grad_()
+    target = torch.arange(rows) % 300
     op = fo.LinearCrossEntropy(memory=memory)
 
     def step(forward, backward):
