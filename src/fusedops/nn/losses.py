@@ -150,8 +150,8 @@ class LinearCrossEntropyLoss(Declares):
         label_smoothing: The share in [0, 1] of the target that all classes have in equal parts.
         z_loss: ``z_loss * lse ** 2`` is added to the loss of each row.
         softcap: A number: logits become ``softcap * tanh(logits / softcap)``; None for none.
-        memory: The bytes that a step may take beside inputs and gradients to be faster; None for
-            the least. `fusedops.LinearCrossEntropy` says what they are spent on.
+        memory: The bytes that a step may take beside x, the weight and their gradients to be
+            faster; None for the least. `fusedops.LinearCrossEntropy` says what they are spent on.
 
     Raises:
         TypeError: dtype is no floating dtype of the library, or ignore_index no int.
