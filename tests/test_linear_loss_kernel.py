@@ -3,6 +3,7 @@
 """A product and its loss as one kernel that writes no logits: its code, its choice, its numbers."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from products import GOING_BACK, HOPPER, check_resources, forced, needs_hopper, 
 from torch.nn import functional
 
 import fusedops as fo
+from fusedops.errors import CompilerNotFound
 from fusedops.generate.views import STORAGE
+from fusedops.plan.planned import Planned
 from fusedops.plan.planner import plan
 from fusedops.product import linear_loss_kernel as kernel
 from fusedops.product import linear_loss_logits as logits
@@ -134,6 +137,29 @@ class TestChoice:
             assert plan(good, HOPPER) is not None
             assert plan(kernel.pass_of(part, x, w[:, :64], target, HOPPER), HOPPER) is None
 
+    def test_a_recorded_call_runs_the_losses_of_blocks(self, monkeypatch, tmp_path):
+        """They are built for any GPU, and for calls that bulk copies cannot read."""
+        on_hopper(monkeypatch)
+        part, target = fo.LinearCrossEntropy().of_part.whole, {"target": torch.zeros(8192, 1)}
+        sizes = ((8192, 4096), (128256, 4096))
+        x, w = (torch.empty(one, dtype=torch.bfloat16, device="meta") for one in sizes)
+        assert kernel.chosen(part, x, w, target).tiling is not None
+        monkeypatch.setenv("FUSEDOPS_RECORD", str(tmp_path / "calls.jsonl"))
+        assert "calls are recorded" in kernel.chosen(part, x, w, target).why
+        assert kernel.chosen(part, x, w, target, HOPPER).tiling is not None, "it is built ahead"
+
+    def test_explain_of_factors_that_bulk_copies_cannot_read(self, monkeypatch):
+        on_hopper(monkeypatch)
+        w = torch.zeros(4096, 65, dtype=torch.bfloat16)[:, :64]
+        target, op = torch.zeros(512, dtype=torch.int64), fo.LinearCrossEntropy()
+        with forced("Together"):
+            for x, of_w, told in (
+                (w[:512].contiguous(), w.contiguous(), "one kernel that multiplies"),
+                (w[:512].contiguous(), w, "by bulk copies"),
+                (w[:512], w.contiguous(), "by bulk copies"),
+            ):
+                assert told in op.explain(x, of_w, target=target).implementation
+
     def test_explain(self, monkeypatch):
         on_hopper(monkeypatch)
         sizes = ((2, 512, 1024), (16384, 1024))
@@ -147,6 +173,40 @@ class TestChoice:
         few = fo.LinearCrossEntropy(**cap).explain(x[:, :8], w, target=target[:, :8], cap=3.0)
         assert "blocks of" in few.implementation
         assert "not faster" in few.implementation
+
+
+class TestCalls:
+    @staticmethod
+    def call(op, columns):
+        """One call by its kernel, of rows that lie this far apart."""
+        x, w = torch.zeros(2, 4096, columns, dtype=torch.bfloat16)[..., :64]
+        with forced("Together"):
+            return op.of_tiles._call(x[:512], w=w, target=torch.zeros(512, 1, dtype=torch.int64))
+
+    def test_one_that_has_no_kernel_is_planned_once(self, monkeypatch):
+        on_hopper(monkeypatch)
+        op, planned = fo.LinearCrossEntropy(z_loss=0.125), []
+        monkeypatch.setattr(kernel, "plan", lambda one: planned.append(plan(one, HOPPER)))
+        assert [self.call(op, 65) for _ in "xyz"] == [None] * 3
+        assert planned == [None]
+
+    def test_a_warning_says_what_runs_instead(self, monkeypatch):
+        def missing(planned):
+            raise CompilerNotFound("there is no compiler")
+
+        on_hopper(monkeypatch)
+        op = fo.LinearCrossEntropy(z_loss=0.125)
+        monkeypatch.setattr(kernel, "plan", lambda one: plan(one, HOPPER))
+        monkeypatch.setattr(Planned, "build", missing)
+        says = re.escape(f"{op!r}: the product and the loss of each block of classes run")
+        with pytest.warns(RuntimeWarning, match=says):
+            assert self.call(op, 64) is None
+        assert not op.of_tiles.able
+
+    @pytest.mark.parametrize("classes", [2049, 4096, 32008, 128256])
+    def test_columns_are_those_of_the_kernel_that_ran(self, classes):
+        for cols in (128, 256):
+            assert kernel.columns_of(-(-classes // cols), classes) == cols
 
 
 def of_tiles(part, x, w, operands, cols):

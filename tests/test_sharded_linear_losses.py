@@ -92,6 +92,9 @@ def linear_losses():
     check(by_rows, [Shard(0), WHOLE], [WHOLE, WHOLE], 501)
     smoothed = fo.LinearCrossEntropy(load, label_smoothing=0.1)
     check(smoothed, [WHOLE, WHOLE], [WHOLE, Shard(0)], 101)
+    kept = fo.LinearCrossEntropy(load, memory=ROWS * 4500 * 4)  # each rank keeps its logits
+    check(kept, [WHOLE, WHOLE], [WHOLE, Shard(0)], 4500)
+    check(kept, [Shard(0), WHOLE], [WHOLE, WHOLE], 4500)
     # Some ranks have no class.
     check(fo.LinearCrossEntropy(reduction="sum"), [WHOLE, WHOLE], [Shard(0), Shard(0)], 3)
 
@@ -112,6 +115,12 @@ def linear_refused():
         op(x, placed(w, mesh, [Shard(0)]), target=labels)
     told = op.explain(placed(x, mesh, [WHOLE]), placed(w, mesh, [Shard(0)]), target=labels)
     assert f"{ROWS * 2 * 4 * (mesh.size() - 1)} bytes to each rank" in told.notes[-1]
+    classes = 4500 * mesh.size()
+    w = placed(randn(classes, 8, seed=2).requires_grad_(), mesh, [Shard(0)])
+    for bytes_of, way in ((ROWS * 4500 * 4, "one block"), (ROWS * 4500 * 4 - 1, "blocks of")):
+        op = fo.LinearCrossEntropy(memory=bytes_of)
+        told = op.explain(placed(x, mesh, [WHOLE]), w, target=placed(targets(26), mesh, [WHOLE]))
+        assert way in told.implementation
 
 
 def test_linear_refused(ranks):

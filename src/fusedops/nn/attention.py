@@ -199,6 +199,7 @@ class AttentionSoftmax(Declares):
             acts(self.p),
             causal,
             window,
+            type(window),  # True is equal to 1, and no number of keys
             self.softcap is not None,
             self.lse,
             self.probs,

@@ -46,9 +46,20 @@ class Declares(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if self._settled and name in self._settings and name in ("p", "p_hidden"):
             check_probability(type(self).__name__, value, name)
+        if not (self._settled and name in self._settings):
+            super().__setattr__(name, value)
+            return
+        before = getattr(self, name)
         super().__setattr__(name, value)
-        if self._settled and name in self._settings:
+        if torch.compiler.is_compiling():
             self._declare()
+            return
+        try:
+            self._declare()
+        except Exception:
+            super().__setattr__(name, before)  # the module stays what it was
+            self._declare()
+            raise
 
     def __prepare_scriptable__(self) -> Any:
         """Refuse `torch.jit.script`, which asks for this and compiles no call of an op."""

@@ -117,7 +117,8 @@ class GroupNorm(Declares, nn.GroupNorm):
         GroupNorm(num_groups=2, eps=1e-05, stats=False)
         """
         weight, bias = self.weight is not None, self.bias is not None
-        settings = ("GroupNorm", self.num_groups, weight, bias, self.eps)
+        types = type(self.num_groups), type(self.eps)
+        settings = ("GroupNorm", self.num_groups, weight, bias, self.eps, *types)
         op: group_norm.GroupNorm | None = declared.get(settings)
         if op is None:
             op = group_norm.GroupNorm(self.num_groups, store=affine(weight, bias), eps=self.eps)

@@ -26,6 +26,11 @@ def _settings_of(loss: Any) -> dict[str, Any]:
     }
 
 
+def _exact(*settings: Any) -> tuple[Any, ...]:
+    """A key of settings of just these types: True is equal to 1, and no number of bytes."""
+    return (*settings, *[type(one) for one in settings])
+
+
 class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
     r"""``log(sum_j exp(x_j)) - x_target`` of each row, averaged, as `torch.nn.CrossEntropyLoss`.
 
@@ -86,7 +91,7 @@ class CrossEntropyLoss(Declares, nn.CrossEntropyLoss):
         self._settle()
 
     def _key(self, soft: bool = False) -> tuple[Any, ...]:
-        return (ops.CrossEntropy, *_settings_of(self).values(), self.inplace, soft)
+        return (ops.CrossEntropy, *_exact(*_settings_of(self).values(), self.inplace), soft)
 
     def _declare(self) -> None:
         for soft in (False, True):
@@ -145,8 +150,8 @@ class LinearCrossEntropyLoss(Declares):
         label_smoothing: The share in [0, 1] of the target that all classes have in equal parts.
         z_loss: ``z_loss * lse ** 2`` is added to the loss of each row.
         softcap: A number: logits become ``softcap * tanh(logits / softcap)``; None for none.
-        memory: The bytes that a step may take beside inputs and gradients to be faster; None for
-            the least. `fusedops.LinearCrossEntropy` says what they are spent on.
+        memory: The bytes that a step may take beside x, the weight and their gradients to be
+            faster; None for the least. `fusedops.LinearCrossEntropy` says what they are spent on.
 
     Raises:
         TypeError: dtype is no floating dtype of the library, or ignore_index no int.
@@ -190,7 +195,8 @@ class LinearCrossEntropyLoss(Declares):
 
     def _key(self) -> tuple[Any, ...]:
         biased, capped = self.linear.bias is not None, self.softcap is not None
-        return (LinearCrossEntropy, *_settings_of(self).values(), self.memory, biased, capped)
+        settings = _exact(*_settings_of(self).values(), self.memory)
+        return (LinearCrossEntropy, *settings, biased, capped)
 
     def _declare(self) -> None:
         if self.softcap is not None and not (is_finite(self.softcap) and self.softcap > 0):

@@ -130,7 +130,7 @@ class LayerNorm(Declares, nn.LayerNorm):
         return self._op_with(self.weight is not None, self.bias is not None)
 
     def _op_with(self, weight: bool, bias: bool) -> ops.LayerNorm:
-        settings = ("LayerNorm", weight, bias, self.eps)
+        settings = ("LayerNorm", weight, bias, self.eps, type(self.eps))
         op: ops.LayerNorm | None = declared.get(settings)
         if op is None:
             store = affine(*settings[1:3])
@@ -252,7 +252,7 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
 
     def _op_with(self, dtype: torch.dtype, weight: bool) -> ops.RMSNorm:
         eps = default_eps(dtype) if self.eps is None else self.eps
-        settings = ("RMSNorm", weight, self.unit_offset, eps)
+        settings = ("RMSNorm", weight, self.unit_offset, eps, type(eps))
         op: ops.RMSNorm | None = declared.get(settings)
         if op is None:
             store = affine(weight, False, self.unit_offset)

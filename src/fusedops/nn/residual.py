@@ -90,7 +90,8 @@ class _Residual(Declares):
     ) -> Op:
         """The norm of this kind, whose STORE is `affine` of these parameters."""
         drops, stream = acts(self.p), self.return_stream
-        settings = ("residual", kind, input_bias, drops, self.alpha, stream, *parameters, eps)
+        numbers: tuple[Any, ...] = self.alpha, type(self.alpha), eps, type(eps)
+        settings = ("residual", kind, input_bias, drops, stream, *parameters, *numbers)
         op: Op | None = declared.get(settings)
         if op is None:
             op = declared[settings] = kind(self._load(input_bias), affine(*parameters), eps=eps)

@@ -60,6 +60,9 @@ def variants(
 ) -> list[Variant]:
     """List the variants that calls run on a target, each once, but those that multiply.
 
+    Of a loss without logits, whose kernel multiplies, these are none: the losses of blocks that run
+    where it cannot are calls of their own.
+
     Args:
         signatures: The signatures of the calls and of backward passes. A declaration with dropouts
             is listed for training and for evaluation.

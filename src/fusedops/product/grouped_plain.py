@@ -23,7 +23,7 @@ from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
-from fusedops.product.product_kernel import build_or_warn
+from fusedops.product.product_kernel import build_or_warn, by_none
 
 __all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "left_to_torch", "without_store"]
 
@@ -72,11 +72,7 @@ class _WithoutStore:
 
 def left_to_torch() -> Delegate | None:
     """What answers calls that torch has; nothing that would outlive a recording of calls."""
-    return None if env.record_file() is not None else Delegate(_by_none)
-
-
-def _by_none(x: Tensor, /, **operands: Tensor) -> None:
-    """Leave a call to torch."""
+    return None if env.record_file() is not None else Delegate(by_none)
 
 
 @functools.cache

@@ -95,10 +95,13 @@ class LinearCrossEntropy(Op):
         ignore_index, label_smoothing, z_loss, reduction, lse, log_prob, entropy, largest, correct:
             As of `CrossEntropy`. Label smoothing goes with a LOAD that masks nothing.
         memory: The bytes that a step may take beside x, w and their gradients to be faster; None,
-            the default, for the least, which is about x's. With twice w's bytes (in 16 bits; once
-            in 32) nothing is multiplied again where gradients are made in the forward pass, and
-            with more there are fewer chunks. With the bytes of all logits these are kept, as where
-            all classes are one block. `explain` says what a call takes.
+            the default, for the least: those of x, or if they are more, of the logits of 512 rows,
+            less w's gradient where that is made, or of all rows' logits of up to 2048 classes.
+            Below the least it is no bound. With twice w's bytes (in 16 bits; once in 32) nothing is
+            multiplied again where gradients are made in the forward pass, and with more there are
+            fewer chunks. With the bytes of all logits these are kept, as where all classes are one
+            block, and a retained graph goes back once; of DTensors that alone counts, of a rank's
+            logits. `explain` says what a call takes.
 
     Raises:
         TypeError: load holds something that is no functor, or an argument is of the wrong kind or
@@ -112,6 +115,9 @@ class LinearCrossEntropy(Op):
     >>> x, w = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
     >>> op(x, w, target=torch.tensor([0, -100]), cap=30.0)
     tensor([0.3134, 0.0000])
+    >>> fast = fo.LinearCrossEntropy(memory=8 << 30)
+    >>> fast(torch.zeros(3, 4), torch.zeros(10000, 4), target=torch.tensor([3, 4, 9999]))
+    tensor(9.2103)
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("x", "w")
@@ -257,12 +263,14 @@ class LinearCrossEntropy(Op):
     def of_part(self) -> LinearCrossEntropy:
         """The op of a rank that has a part of the classes: the numbers of rows that it shares."""
         constants = constants_of_part(self.constants)
+        if "memory" in self.constants:
+            constants["memory"] = self.constants["memory"]
         return self if constants == self.constants else LinearCrossEntropy(self.load, **constants)
 
     @functools.cached_property
     def of_tiles(self) -> LossOfTiles:
         """What runs product and loss as one kernel, where no logits are wanted."""
-        return LossOfTiles(self.of_part.whole)
+        return LossOfTiles(self.of_part.whole, self.declaration)
 
     def losses(
         self, x: Tensor, w: Tensor, operands: Mapping[str, Any]
@@ -276,7 +284,8 @@ class LinearCrossEntropy(Op):
         numbers = {k: one for k, one in operands.items() if k not in tensors}
         target = tensors.pop("target")
         (features, classes), wanted = w.shape[::-1], sweeps_of(self, x, w, tensors).wanted
-        if classes <= block_columns(features, classes) or x.numel() == 0:
+        kept = keeps_logits(self, x, w, operands.values())
+        if classes <= block_columns(features, classes) or x.numel() == 0 or kept:
             z = x.new_empty((*x.shape[:-1], classes))
             yield self.whole, z.requires_grad_(not {"x", "w"}.isdisjoint(wanted)), {**operands}
             return

@@ -17,22 +17,23 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Reason
+from fusedops._runtime import Delegate, Plan, Reason
 from fusedops.bind.bind import Bound
 from fusedops.bind.generator import draw
 from fusedops.generate.product import write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
 from fusedops.generate.views import View
+from fusedops.jit import env
 from fusedops.plan.placing import parts_of
 from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
 from fusedops.product.choice import HALVES_ALONE, Choice, chosen_for, features_of_sizes
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import ProductPass, build_or_warn, factors_of, is_near
+from fusedops.product.product_kernel import ProductPass, build_or_warn, by_none, factors_of, is_near
 from fusedops.run.autograd import without_memory
 from fusedops.run.runnable import flags_of
-from fusedops.schedule.architectures import ProductTiling
+from fusedops.schedule.architectures import TILINGS, ProductTiling
 
 if TYPE_CHECKING:
     from fusedops.generate.arguments import ArgumentWriter
@@ -55,12 +56,14 @@ def chosen(
         part: The op that gives the numbers of a part's rows.
         x: The left factor, as a matrix.
         w: The right one.
-        operands: The operands of the LOAD.
-        target: What runs it; by default x's device.
+        operands: The operands of the LOAD, and the target.
+        target: What runs it; by default the device of the call, which runs it now.
     """
     if x.dtype is not w.dtype or x.dtype not in HALVES:
         return Choice(None, HALVES_ALONE)
-    target = target or Target.of(x.device)
+    if target is None and env.record_file() is not None:
+        return Choice(None, "calls are recorded, and losses of blocks are built for every GPU")
+    target = target or Target.of(operands["target"].device)
     sizes = x.shape[0], w.shape[0], w.shape[1], 1
     found = features_of_sizes(part, sizes, x.dtype, operands, target)  # type: ignore[arg-type]
     if not isinstance(found, Choice):
@@ -77,13 +80,14 @@ class LossOfTiles:
 
     Args:
         part: The op that gives the numbers of a part's rows.
+        declaration: The op that is called, as warnings name it.
 
     Attributes:
         able: Whether kernels can be had: False once one was missing and there was no compiler.
     """
 
-    def __init__(self, part: CrossEntropy) -> None:
-        self._part = part
+    def __init__(self, part: CrossEntropy, declaration: str) -> None:
+        self._part, self._declaration = part, declaration
         self.able = True
         slots = [*((one.name, flags_of(one.role)) for one in part.operands)]
         slots.append(("w", _runtime.SLOT_TENSOR))
@@ -108,30 +112,38 @@ class LossOfTiles:
         """
         if not self.able or not x.is_cuda:
             return None
-        tiling = chosen(self._part, x, w, operands).tiling
-        found = None if tiling is None else self._call(x, w=w, **operands)
-        if tiling is None or found is None:
+        if chosen(self._part, x, w, operands).tiling is None:
+            return None
+        found = self._call(x, w=w, **operands)
+        if found is None:
             return None
         rows = operands["target"].shape[:-1]
         numbers, at = found[0].view(*found[0].shape[:2], *rows), found[1].view(rows)
         parts = dict(zip(numbers_of(self._part), numbers, strict=True))
         if "correct" in self._part.outputs:
             parts["correct"] = hits_of(at, parts["largest"])
-        return parts, at, tiling.cols
+        return parts, at, columns_of(found[0].shape[1], w.shape[0])
 
     def _slow(
         self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
-    ) -> Any:
+    ) -> Plan | Delegate | None:
         if reason is not Reason.MISS:
             return None
         w = operands.pop("w")
         one = pass_of(self._part, x, w, operands)
         planned = None if one is None else plan(one)
         if planned is None:
-            return None
-        made = build_or_warn(planned, self._part.declaration)
+            return Delegate(by_none)
+        instead = "the product and the loss of each block of classes run as two kernels"
+        made = build_or_warn(planned, self._declaration, instead)
         self.able = made is not None
-        return made
+        return made or Delegate(by_none)
+
+
+def columns_of(tiles: int, classes: int) -> int:
+    """The columns of each tile of a kernel that has so many: it may be of an earlier choice."""
+    able = {one.cols for one in TILINGS.values() if one.several and one.one_column}
+    return next(cols for cols in sorted(able) if -(-classes // cols) == tiles)
 
 
 def hits_of(at: Tensor, largest: Tensor) -> Tensor:
@@ -157,7 +169,9 @@ def pass_of(
     tiling = chosen(part, x, w, operands, target).tiling
     if tiling is None or part.lacking(dict(operands)):
         return None
-    z = without_memory(x, (*operands["target"].shape[:-1], w.shape[0]))
+    label = operands["target"]
+    like = label.new_empty((), dtype=x.dtype)  # where the call runs, and x may be but described
+    z = without_memory(like, (*label.shape[:-1], w.shape[0]))
     return ProductRowSums(part.bind(z, dict(operands)), x, w, tiling)
 
 

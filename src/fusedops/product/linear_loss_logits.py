@@ -57,7 +57,7 @@ def chunk_rows(
     >>> chunk_rows(rows=16384, features=2048, classes=32000, of_w=True)
     2048
     """
-    of_gradient = (features - sums // classes) * of_w
+    of_gradient = (features - -(-sums // classes)) * of_w
     room = rows * features // classes + of_gradient
     most = max(min(room, _ENOUGH_ROWS), spare // classes + of_gradient)
     wanted = max(_FEWEST_ROWS, most, features * of_w) // 64 * 64
@@ -94,7 +94,11 @@ def classes_ahead(rows: int, classes: int, size: int) -> int:
 
 
 def keeps_logits(op: Any, x: Tensor, w: Tensor, operands: Iterable[Any]) -> bool:
-    """Whether a call makes gradients, and may take the memory of all logits, which it keeps."""
+    """Whether a call makes gradients, and may take the memory of all logits, which it keeps.
+
+    The factors may wait for a cast by autocast; whatever else is asked here is of cast ones, for
+    which autocast does not count: a backward pass may run where it is another than before.
+    """
     if not (memory := op.constants.get("memory", 0)) or is_exporting():
         return False
     tensors = [one for one in (x, w, *operands) if isinstance(one, Tensor)]
@@ -104,11 +108,16 @@ def keeps_logits(op: Any, x: Tensor, w: Tensor, operands: Iterable[Any]) -> bool
 
 
 def ahead_of(op: Any, x: Tensor, w: Tensor) -> int:
-    """For how many classes a call may make w's gradient in the forward sweep."""
-    rows, size = math.prod(x.shape[:-1]), factor_dtype(x).itemsize
+    """For how many classes a call may make w's gradient in the forward sweep.
+
+    The sums take no more memory than x does, or than a call may take beside the least chunk of
+    rows, of which the gradient of w, which comes later, has a part.
+    """
+    rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, x.dtype.itemsize
     if memory := op.constants.get("memory", 0):
-        rows = max(rows, memory // (x.shape[-1] * size))
-    return classes_ahead(rows, w.shape[0], size)
+        least = max(min(rows, _FEWEST_ROWS) - features, 0) * classes * size
+        rows = max(rows, (memory - least) // (features * size))
+    return classes_ahead(rows, classes, size)
 
 
 def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
@@ -116,12 +125,12 @@ def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
 
     Args:
         op: The op.
-        x: The left factor.
+        x: The left factor, in the dtype of the product.
         w: The right one.
         of_w: Whether a gradient of w is made, in either pass.
         ahead: For how many classes the forward sweep makes it.
     """
-    rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, factor_dtype(x).itemsize
+    rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, x.dtype.itemsize
     sums, spare = ahead * features * max(size, 4) // size, op.constants.get("memory", 0) // size
     return min(rows, chunk_rows(rows, features, classes, of_w=of_w, sums=sums, spare=spare))
 
@@ -157,7 +166,7 @@ def why_late(op: Any, x: Tensor, operands: Mapping[str, Tensor], wanted: Iterabl
         return "an exported program may never go back, and is one for all sizes"
     if sum(name in op.whole.able for name in op.outputs) > 1:
         return "a further result has a gradient as well"
-    if factor_dtype(x) is torch.float16:
+    if x.dtype is torch.float16:
         return "float16 is rounded when the loss has its scale"
     if op.constants["reduction"] == "none" and not {"x", "w"}.issuperset(wanted):
         return "that of an operand counts each row by the gradient of its loss"

@@ -34,10 +34,12 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
     """The explanation of a call with these factors, and operands and targets by name."""
     operands = {k: one for k, one in arguments.items() if isinstance(one, Tensor)}
     target = operands.pop("target")
-    rows, classes, size = math.prod(x.shape[:-1]), w.shape[0], factor_dtype(x).itemsize
+    dtype = factor_dtype(x)
+    rows, classes, size = math.prod(x.shape[:-1]), w.shape[0], dtype.itemsize
     flops, named = 2 * rows * w.numel(), {"x": x, "w": w}
-    sweeps = sweeps_of(op, x, w, operands)
-    ahead = ahead_of(op, x, w) if "w" in sweeps.early else 0
+    of_x, of_w = _as_cast(x, dtype), _as_cast(w, dtype)
+    sweeps = sweeps_of(op, of_x, of_w, operands)
+    ahead = ahead_of(op, of_x, of_w) if "w" in sweeps.early else 0
     whole = [name for name in sweeps.early if name != "w" or ahead == classes]
     late = [name for name in sweeps.wanted if name not in whole]
     backward: list[str] = []
@@ -49,12 +51,11 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
         kernels, early = 2, dict[str, Tensor]()
         backward += [f"one kernel, and {_products(sweeps.wanted)}"] * bool(sweeps.wanted)
     else:
-        why = why_late(op, x, operands, sweeps.wanted)
+        why = why_late(op, of_x, operands, sweeps.wanted)
         if sweeps.early:
-            told, kernels = _by_rows(op, x, w, ahead, sweeps, size)
+            told, kernels = _by_rows(op, of_x, of_w, ahead, sweeps, size)
         else:
             numbers = {k: one for k, one in arguments.items() if not isinstance(one, Tensor)}
-            of_x, of_w = (torch.empty_like(one, dtype=factor_dtype(x)) for one in (x, w))
             logits = Logits(op, of_x, of_w, target, operands, numbers)
             told, kernels = _by_classes(logits, op, size)
             if why and sweeps.wanted:
@@ -62,7 +63,7 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
         named["w"] = w[:ahead]
         early = {k: one for k, one in named.items() if k in sweeps.early}
         if late:
-            backward.append(_late(rows, w[ahead:], late, size))
+            backward.append(_late(rows, classes, w[ahead:], late, size))
         if early:
             backward.append("the gradients of the forward pass are multiplied by that of the loss")
     kept = [Kept.given(key, one) for key, one in (("x", x), ("w", w)) if late]
@@ -80,6 +81,14 @@ def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> 
         kernels=kernels,
         notes=tuple(notes_of_tanh(op.load, x.is_cuda and size < 8)),
     )
+
+
+def _as_cast(factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A factor as autocast hands it to the call, but that a cast one has no memory."""
+    if factor.dtype is dtype:
+        return factor
+    wanted = factor.requires_grad
+    return torch.empty_like(factor, dtype=dtype, device="meta", requires_grad=wanted)
 
 
 def _products(wanted: Sequence[str]) -> str:
@@ -128,17 +137,17 @@ def _by_rows(
         told += f"; the gradient of {of} is {said}, {sums} bytes"
     # When the chunks are gone, a block of classes comes, or a gradient is multiplied by that of the
     # loss, beside all gradients.
-    columns = block_columns(features, classes - ahead, backward=True) if ahead < classes else 0
+    columns = min(block_columns(features, classes, backward=True), classes - ahead)
     again = max(rows * columns * of_w, rows * features, ahead * features) * size
     ending = ahead * features * (max(size, 4) + size) if sums else 0
     peak = max(sums + logits - of_gradient, ending - of_gradient, again)
     return f"{told}; at most {peak} bytes beside x, w and their gradients", chunks * len(made)
 
 
-def _late(rows: int, w: Tensor, late: Sequence[str], size: int) -> str:
-    """What the backward pass multiplies again, in words."""
+def _late(rows: int, every: int, w: Tensor, late: Sequence[str], size: int) -> str:
+    """What the backward pass multiplies again, in words: these of every class."""
     classes, features = w.shape
-    columns = block_columns(features, classes, backward=True)
+    columns = min(block_columns(features, every, backward=True), classes)
     told = (
         f"{counted(math.ceil(classes / columns), 'block')} of {columns} classes: the product "
         f"again, {2 * rows * w.numel()} flops in all, {rows * columns * size} bytes, a kernel for "

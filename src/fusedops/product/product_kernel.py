@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fusedops.plan.placing import Outline
     from fusedops.plan.reading import Reading
 
-__all__ = ["Product", "ProductPass", "build_or_warn", "factors_of", "is_near"]
+__all__ = ["Product", "ProductPass", "build_or_warn", "by_none", "factors_of", "is_near"]
 
 #: Less than this is the distance of neighbouring rows: it is multiplied in 32 bits by up to 12
 #: (`NearRow` in row/index.cuh).
@@ -175,6 +175,10 @@ class Product(ProductPass):
         tiling, target = self.tiling, call.target
         grid = tiling.grid(self.rows, self.columns, target.multiprocessors, self.batches)
         return self.batches * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
+
+
+def by_none(x: Tensor, /, **operands: Tensor) -> None:
+    """Leave a call to what runs instead: a `Delegate` to this is remembered, as a plan is."""
 
 
 def build_or_warn(

@@ -190,7 +190,7 @@ def _by_rows(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]
 def _by_classes(call: _Call) -> tuple[dict[str, Tensor], list[Tensor], list[Tensor]]:
     """The same without gradients, joined from numbers of tiles or of blocks."""
     logits, op = call.logits(), read(call.op)
-    if env.record_file() is not None:
+    if env.record_file() is not None:  # beside the losses of blocks, which run then
         record_loss(op.of_part.whole, logits.x, logits.w, logits.of_all)
     tiles = op.of_tiles(logits.x, logits.w, logits.of_all)
     if tiles is not None:
@@ -255,7 +255,7 @@ def _run_late(
         gradients = _Gradients(logits, call.late, by_rows=False, ahead=first)
         for one in ahead:
             _multiply(one, upstream[0], gradients.found["w"][:first], spent=spent)
-        columns = block_columns(logits.x.shape[1], logits.classes - first, backward=True)
+        columns = block_columns(logits.x.shape[1], logits.classes, backward=True)
         incoming = logits.upstream(dict(zip(outputs, upstream, strict=True)))
         kept = kept.view(*logits.rows, -1)
         for rows, classes, z in logits.parts(logits.count, columns, first):
