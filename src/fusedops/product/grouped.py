@@ -266,7 +266,7 @@ class GroupedLinear(SingleProduct):
         check_groups(self, first, second, arguments)
         choice = self.choice(first, second, arguments)
         del arguments[OFFSETS]
-        return explain_groups(self, first, second, arguments, choice)
+        return explain_groups(self, self.by_expert, first, second, arguments, choice)
 
     def choice(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Choice:
         """How a call is run, and why, strides and alignment included; nothing is built."""

@@ -17,14 +17,17 @@ from fusedops.product.grouped_weights import chosen_for_weights
 from fusedops.product.report import explain_product
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fusedops.product.choice import Choice
-    from fusedops.product.grouped import GroupedLinear
+    from fusedops.product.single import SingleProduct
 
 __all__ = ["explain_groups"]
 
 
 def explain_groups(
-    op: GroupedLinear,
+    op: SingleProduct,
+    by_expert: Collection[str],
     first: Tensor,
     second: Tensor,
     arguments: dict[str, Any],
@@ -34,13 +37,14 @@ def explain_groups(
 
     Args:
         op: The op.
+        by_expert: The operands that have an entry for each group.
         first: The rows of all groups.
         second: A matrix for each group.
         arguments: Operands and options, without the offsets.
         choice: How the call is run.
     """
     tables: dict[str, Tensor] = {}
-    for name in op.by_expert:
+    for name in by_expert:
         if isinstance(one := arguments.get(name), Tensor):
             tables[name] = one
     by_row = {
