@@ -83,6 +83,11 @@ def test_registers_of_a_kernel_that_moves_rows(major, dtype):
     assert "0 bytes spill stores, 0 bytes spill loads" in log, log
 
 
+def by_kernel():
+    """Whether one kernel of ours was the last to multiply, be it the gradient of w."""
+    return last_schedule().startswith("Together")
+
+
 @pytest.mark.parametrize("other", [torch.float16, BFLOAT16], ids=str)
 def test_a_backward_pass_has_the_dtype_of_its_product(other, monkeypatch):
     """Under autocast, too, whose dtype the thread of a backward pass may not even have."""
@@ -249,10 +254,10 @@ class TestOnGpu:
             torch.full((4, *x.shape), torch.nan, dtype=x.dtype, device="cuda")
             with forced(how):
                 run(tensors, offsets, op)
-                assert name == "empty" or (last_schedule() == "Together") == (how == "Together")
+                assert name == "empty" or by_kernel() == (how == "Together")
                 found.append(step(lambda **given: run(given, offsets, op), tensors))
                 step(lambda **given: run(given, offsets, op), tensors, ["x"])
-                assert (last_schedule() == "Together") == (how == "Together")
+                assert by_kernel() == (how == "Together")
         double = {key: one.detach().double().requires_grad_() for key, one in tensors.items()}
 
         def reference(x, w, **own):

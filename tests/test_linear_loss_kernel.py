@@ -279,6 +279,22 @@ def truth(x, w, target, load, operands, options):
     return {"loss": loss, "lse": lse, "log_prob": at - lse, "entropy": entropy}
 
 
+def test_entropies_of_peaked_rows_are_joined(monkeypatch):
+    """They are small beside the logits, and no difference of numbers as large as these."""
+    monkeypatch.setattr(logits, "_FEWEST_CLASSES", 64)
+    x, w, target = 4 * randn(200, 8), 4 * randn(3000, 8, seed=1), torch.zeros(200).long()
+    op = fo.LinearCrossEntropy(reduction="none", **ALL)
+    with torch.no_grad():
+        found = op(x, w, target=target).entropy
+    exact = truth(x, w, target, "none", {}, {})
+    wanted, lse = exact["entropy"], exact["lse"]
+    assert wanted.min() < 1e-3
+    # A part's lse is rounded, and an error of a logit moves the entropy by a share of itself.
+    eps = torch.finfo(torch.float32).eps
+    off = eps * functional.linear(x.abs(), w.abs()).amax(-1) * 4
+    assert ((found - wanted).abs() <= 2 * eps * lse.abs() + 4 * off * wanted).all()
+
+
 def test_a_row_without_classes_has_no_hit():
     """Neither joined of tiles nor by the op of a whole row."""
     x, w, target = randn(3, 8), randn(64, 8, seed=1), torch.tensor([5, 40, 60])

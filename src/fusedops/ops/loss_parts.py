@@ -8,7 +8,7 @@ m a part, V_m its share of all classes, v_t the logit of the target:
 - lse = log(sum_m exp(lse_m));
 - v_t is that of the part that has the target;
 - the mean of all logits, for label smoothing, is sum_m V_m mean_m;
-- the entropy is lse - sum_m exp(lse_m - lse) (lse_m - entropy_m), since lse_m - entropy_m is the
+- the entropy is sum_m exp(lse_m - lse) (entropy_m + lse - lse_m), since lse_m - entropy_m is the
   mean of a part's logits by its softmax;
 - with P_m the sum of a part's weights, a soft target's loss is sum_m (loss_m + P_m (lse - lse_m));
 - the target is correct where it is so in its part, and no part has a larger logit.
@@ -331,8 +331,8 @@ class LossOfParts:
         found = {"lse": lse}
         if "entropy" in self.constants:
             gone = of_parts == -torch.inf
-            inner = (of_parts - parts["entropy"]).masked_fill(gone, 0.0)
-            found["entropy"] = lse - ((of_parts - lse).exp() * inner).sum(0)
+            inner = (parts["entropy"] + (lse - of_parts)).masked_fill(gone, 0.0)
+            found["entropy"] = ((of_parts - lse).exp() * inner).sum(0)
         if "largest" in parts:
             largest = parts["largest"].detach()
             found["largest"] = largest.amax(0)
