@@ -374,7 +374,8 @@ def test_it_is_as_two_kernels_where_logits_are_not_finite():
                 made.append(op(x, w, target=target, b=bias))
         for other in made[1:]:
             for first, second in zip(made[0], other, strict=True):
-                torch.testing.assert_close(first, second, equal_nan=True, rtol=1e-5, atol=1e-5)
+                # What is smaller than lse is off by a few roundings of that, which is below 128.
+                torch.testing.assert_close(first, second, equal_nan=True, rtol=1e-5, atol=3e-5)
     assert made[0].loss[30] == torch.inf
     assert made[0].correct[40] == 0
 
