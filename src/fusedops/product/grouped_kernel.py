@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fusedops.plan.placing import Outline
     from fusedops.product.epilogue import Epilogue
 
-__all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups"]
+__all__ = ["GroupedProduct", "bind_groups", "chosen_for_groups", "write_groups"]
 
 #: The rows of x that one copy takes: those of a warpgroup, since a group may have few.
 WARPGROUP_ROWS = 64
@@ -216,10 +216,7 @@ class GroupedProduct(ProductPass):
             z = View(STORAGE[self.dtype], place, self.tiling.width, patch, False)
             members.append(Member(write.view(z), "z"))
         members.append(Member("gemm::Groups", "groups"))
-        counts = not self.ends and self.offsets.shape[0] == self.groups
-        long = self.offsets.dtype is torch.int64
-        write.pointer((_runtime.POINTER, self.slots["offsets"]))
-        write.constant(self.rows, self.groups, counts | long << 1 | self.ends << 2)
+        write_groups(write, self.offsets, self.slots["offsets"], self.rows, self.groups, self.ends)
         if self.moves:
             members.append(Member("gemm::Moved", "places"))
             write.pointer((_runtime.POINTER, self.slots["to"]))
@@ -233,6 +230,15 @@ class GroupedProduct(ProductPass):
         columns = self.columns * (1 if self.half is None else 2)
         grid = tiling.grid(most * pair, columns, call.target.multiprocessors)
         return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
+
+
+def write_groups(
+    write: ArgumentWriter, offsets: Tensor, slot: int, rows: int, groups: int, ends: bool
+) -> None:
+    """Write `gemm::Groups`: where groups are, by offsets in an argument of the call."""
+    counts, long = not ends and offsets.shape[0] == groups, offsets.dtype is torch.int64
+    write.pointer((_runtime.POINTER, slot))
+    write.constant(rows, groups, counts | long << 1 | ends << 2)  # Groups::Form
 
 
 def _factors_of(

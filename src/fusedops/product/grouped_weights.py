@@ -29,8 +29,9 @@ from fusedops.plan.planner import plan
 from fusedops.product.choice import MOST_ROWS, Choice, decided, features_of_sizes
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES, matrix_of
+from fusedops.product.grouped_kernel import write_groups
 from fusedops.product.grouped_plain import RECORDED, WITHOUT, left_to_torch
-from fusedops.product.product_kernel import ProductPass, build_or_warn, is_near
+from fusedops.product.product_kernel import ProductPass, build_or_warn
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
 
@@ -43,8 +44,6 @@ __all__ = ["chosen_for_weights", "gradient_of_weights", "planned_for_weights"]
 #: What the kernel runs after the product: it writes the sums.
 _STORE = Epilogue("GroupedLinear", ())
 _LABEL = "gradient of GroupedLinear's w"
-#: `Groups::kEnds` in groups.cuh.
-_ENDS = 4
 
 
 def gradient_of_weights(dz: Tensor, x: Tensor, ends: Tensor) -> Tensor | None:
@@ -109,31 +108,27 @@ class GroupedWeights(ProductPass):
     product = "GroupedLinear"
 
     def __init__(self, dz: Tensor, x: Tensor, ends: Tensor, tiling: ProductTiling) -> None:
-        self.groups, self.depth, self.rows, self.columns = len(ends), *dz.shape, x.shape[1]
+        self.batches, self.depth, self.rows, self.columns = len(ends), *dz.shape, x.shape[1]
         tiling = dataclasses.replace(tiling, mn_major=True, x_mn_major=True)
-        of_all = x.new_empty((1, self.columns)).expand(self.groups * self.rows, self.columns)
+        of_all = x.new_empty((1, self.columns)).expand(self.batches * self.rows, self.columns)
         super().__init__(_STORE.bind(of_all, {}), x.dtype, tiling)
         self.slots: dict[str, int] = {}
         self.info = f"{tiling.name}, gradient of w"
         first, second = tiling.boxes
         self.factors = matrix_of(dz, 0, first), matrix_of(x, 1, second)
-        self.reads_ends = ends.dtype is torch.int32 and ends.stride(0) == 1
+        self.ends = ends
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The result; None if bulk copies cannot read the factors, or the kernel the ends."""
-        if None in self.factors or not self.reads_ends:
+        if None in self.factors or self.ends.stride(0) != 1:
             return None
-        shape, strides = (self.groups * self.rows, self.columns), (self.columns, 1)
+        shape, strides = (self.batches * self.rows, self.columns), (self.columns, 1)
         (name,) = self.bound.outputs
         return {("out", name): Part(shape, strides, self.dtype, (_runtime.OUTPUT, 0), 16)}, ()
 
-    def settled(self, call: Call) -> Call | None:
-        """The call, unless a tile cannot address its result."""
-        return call if is_near(call) else None
-
     def results(self, call: Call) -> Results:
         """The gradient."""
-        return Results([(self.dtype, (self.groups, self.rows, self.columns))])
+        return Results([(self.dtype, (self.batches, self.rows, self.columns))])
 
     def members(
         self, call: Call, write: ArgumentWriter, declared: Sequence[Member], results: Results
@@ -143,15 +138,8 @@ class GroupedWeights(ProductPass):
         assert dz is not None
         assert x is not None
         members = [Member(write.output("y"), "y"), Member("gemm::Groups", "groups")]
-        write.pointer((_runtime.POINTER, 2))
-        write.constant(self.depth, self.groups, _ENDS)
+        write_groups(write, self.ends, 2, self.depth, self.batches, ends=True)
         return members + write_factors(write, dz, x, self.tiling)
-
-    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
-        """Rows, grain, grid, block and shared memory of the kernel."""
-        tiling, multiprocessors = self.tiling, call.target.multiprocessors
-        grid = tiling.grid(self.rows, self.columns, multiprocessors, self.groups)
-        return self.groups * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 class _OfWeights:

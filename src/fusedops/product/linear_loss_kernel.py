@@ -30,7 +30,7 @@ from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.plan.planner import plan
 from fusedops.product.choice import HALVES_ALONE, Choice, chosen_for, features_of_sizes
 from fusedops.product.factors import HALVES
-from fusedops.product.product_kernel import ProductPass, build_or_warn, by_none, factors_of, is_near
+from fusedops.product.product_kernel import ProductPass, build_or_warn, by_none, factors_of
 from fusedops.run.autograd import without_memory
 from fusedops.run.runnable import flags_of
 from fusedops.schedule.architectures import TILINGS, ProductTiling
@@ -206,10 +206,6 @@ class ProductRowSums(ProductPass):
         parts = parts_of(self.bound, outline, vectors)
         return {name: parts[name] for name in parts if name in self.slots}, ()
 
-    def settled(self, call: Call) -> Call | None:
-        """The call, unless a tile cannot address its tensors."""
-        return call if is_near(call) else None
-
     def results(self, call: Call) -> Results:
         """The numbers of each tile's rows, and the logit of each row's target."""
         of_tiles = len(self.numbers), self.tiles, self.rows
@@ -231,12 +227,6 @@ class ProductRowSums(ProductPass):
         write.pointer((_runtime.OUTPUT, 1))
         members = [Member(kind, "numbers"), Member("float*", "at")]
         return members + write_factors(write, *self.factors, self.tiling)
-
-    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
-        """Rows, grain, grid, block and shared memory of the kernel."""
-        tiling = self.tiling
-        grid = tiling.grid(self.rows, self.columns, call.target.multiprocessors)
-        return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 def explained(part: CrossEntropy, x: Tensor, w: Tensor, operands: Mapping[str, Any]) -> Choice:

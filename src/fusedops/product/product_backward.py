@@ -200,7 +200,7 @@ class ProductGradient(ProductPass):
         super().__init__(bound, dy.dtype, dataclasses.replace(tiling, mn_major=True))
         self.uses = occurrences(bound.op, wanted)
         self.slots = {"x": 1, **{name: slot + 1 for name, slot in bound.op.slots.items()}}
-        self.rows = math.prod(dy.shape[:-1])
+        self.rows, self.columns = math.prod(dy.shape[:-1]), bound.columns
         self.info = f"{tiling.name}, gradient"
         self.factors = factors_of(bound, dy, w, len(bound.op.slots) + 2, self.tiling)
 
@@ -267,12 +267,6 @@ class ProductGradient(ProductPass):
             cpp = f"{kind}<{place}, {one.number}, {write.view(view)}>"
             members.append(Member(cpp, f"of_load{place}_{one.number}", "target", "load", place))
         return members + write_factors(write, *self.factors, self.tiling)
-
-    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
-        """Rows, grain, grid, block and shared memory of the kernel."""
-        tiling, columns = self.tiling, call.geometry.columns
-        grid = tiling.grid(self.rows, columns, call.target.multiprocessors)
-        return self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 def explained(

@@ -74,8 +74,15 @@ class ProductPass:
         bound: The call of the epilogue.
         dtype: That of the factors.
         tiling: The form of the kernel, which has been chosen.
+
+    Attributes:
+        rows, columns: Those of a product.
+        batches: How many products of that size there are.
     """
 
+    rows: int
+    columns: int
+    batches = 1
     gradient = from_result = False
     from_stream: str | None = None
     in_order = True
@@ -98,6 +105,16 @@ class ProductPass:
 
     def types(self, call: Call) -> None:
         """Tensor maps are made of the sizes."""
+
+    def settled(self, call: Call) -> Call | None:
+        """The call, unless a tile cannot address its tensors."""
+        return call if is_near(call) else None
+
+    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
+        """Rows, grain, grid, block and shared memory of the kernel."""
+        tiling, target = self.tiling, call.target
+        grid = tiling.grid(self.rows, self.columns, target.multiprocessors, self.batches)
+        return self.batches * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 class Product(ProductPass):
@@ -148,7 +165,7 @@ class Product(ProductPass):
             own = STORAGE[self.dtype], self.tiling.width
             if bias is None or (bias.storage, bias.width) != own:
                 return None
-        return call if is_near(call) else None
+        return super().settled(call)
 
     def results(self, call: Call) -> Results:
         """The outputs of the STORE."""
@@ -169,12 +186,6 @@ class Product(ProductPass):
         if self.scales:
             members.append(Member("gemm::BlockScales", "scales"))
         return members + write_factors(write, *self.factors, self.tiling)
-
-    def launch(self, call: Call, results: Results) -> tuple[int, int, int, int, int]:
-        """Rows, grain, grid, block and shared memory of the kernel."""
-        tiling, target = self.tiling, call.target
-        grid = tiling.grid(self.rows, self.columns, target.multiprocessors, self.batches)
-        return self.batches * self.rows, 1, grid, tiling.threads, tiling.shared_bytes
 
 
 def by_none(x: Tensor, /, **operands: Tensor) -> None:
