@@ -222,11 +222,39 @@ def product_cases() -> Iterator[functools.partial[None]]:
         (fo.GroupedLinear(gate, halves="up", interleaved=True), {}),
     ]
     for op, operands in of_groups:
-        given = {"offsets": counts, **operands}
-        yield functools.partial(run_product, op, (x, w), given, "Together", trains=False)
+        yield functools.partial(
+            run_product, op, (x, w), {"offsets": counts, **operands}, "Together"
+        )
     # Whose gradient has groups that end within a stage, and within the rows of an instruction.
     x, ends = x.repeat(1, 2), counts.cumsum(0, dtype=torch.int32)
     yield functools.partial(run_gradient_of_weights, "gradient of w", x[:, :264], x, ends)
+    # Tokens whose rows are copied to groups, and written back, by the products.
+    yield functools.partial(run_experts, "experts", torch.randn(67, 136, device="cuda", dtype=HALF))
+    # The loss of each row from sums of tiles; classes that end within a tile.
+    x, w = (torch.randn(rows, 200, device="cuda", dtype=HALF) for rows in (300, 1000))
+    given = {"target": torch.randint(1000, (300,), device="cuda"), "b": bias[:2].view(-1)[:1000]}
+    loss = fo.LinearCrossEntropy([fo.Bias("b")], lse=True, entropy=True, correct=True)
+    for tiling in (name for name, one in TILINGS.items() if one.several and one.one_column):
+        yield functools.partial(run_loss, loss, tiling, x, w, given)
+
+
+def run_experts(name: str, x: Tensor) -> None:
+    """A mixture of experts, and its gradients; the name is what is printed."""
+    experts = fo.nn.Experts(5, x.shape[1], 72, device="cuda", dtype=HALF)
+    index = torch.randint(5, (x.shape[0], 2), device="cuda")
+    weight = torch.rand(*index.shape, device="cuda", dtype=HALF)
+    with testing.force_launch(product=ProductConfig("Together")):
+        train(functools.partial(experts, top_k_index=index), (x,), {"top_k_weights": weight})
+
+
+def run_loss(
+    loss: fo.LinearCrossEntropy, tiling: str, x: Tensor, w: Tensor, operands: Operands
+) -> None:
+    """A product and its loss, of which one kernel writes no logits."""
+    with testing.force_launch(product=ProductConfig(tiling)), torch.no_grad():
+        loss(x, w, **operands)
+        if testing.last_schedule() != f"{tiling}, sums of rows":
+            raise RuntimeError(f"the loss ran as {testing.last_schedule()}, wanted {tiling}")
 
 
 def run_gradient_of_weights(name: str, dz: Tensor, x: Tensor, ends: Tensor) -> None:
