@@ -230,9 +230,11 @@ def product_cases() -> Iterator[functools.partial[None]]:
     yield functools.partial(run_gradient_of_weights, "gradient of w", x[:, :264], x, ends)
     # Tokens whose rows are copied to groups, and written back, by the products.
     yield functools.partial(run_experts, "experts", torch.randn(67, 136, device="cuda", dtype=HALF))
-    # The loss of each row from sums of tiles; classes that end within a tile.
-    x, w = (torch.randn(rows, 200, device="cuda", dtype=HALF) for rows in (300, 1000))
-    given = {"target": torch.randint(1000, (300,), device="cuda"), "b": bias[:2].view(-1)[:1000]}
+    # The loss of each row from sums of tiles; classes of two blocks, which end within a tile.
+    x, w, b = (
+        torch.randn(*size, device="cuda", dtype=HALF) for size in ((300, 72), (6000, 72), (6000,))
+    )
+    given = {"target": torch.randint(6000, (300,), device="cuda"), "b": b}
     loss = fo.LinearCrossEntropy([fo.Bias("b")], lse=True, entropy=True, correct=True)
     for tiling in (name for name, one in TILINGS.items() if one.several and one.one_column):
         yield functools.partial(run_loss, loss, tiling, x, w, given)
