@@ -34,6 +34,7 @@ from fusedops.schedule.architectures import (
     EIGHT_BIT_TILINGS,
     PRODUCT_KERNELS,
     TILINGS,
+    FewRowsTiling,
     ProductTiling,
 )
 from fusedops.schedule.features import ProductFeatures
@@ -121,7 +122,7 @@ def choose(
         )
     tiling = tiling.fitted(rows, columns, depth, target.multiprocessors)
     if batches > 1 and not tiling.several:
-        return Choice(None, "one kernel for few rows has one product")
+        return Choice(None, f"one kernel of the tiling {tiling.name} has one product")
     aligned = 16 if tiling.eight_bits else 8
     if columns % 8 or depth % aligned or not depth or not tiling.covers(rows, columns):
         return Choice(
@@ -131,7 +132,7 @@ def choose(
         )
     if features.along_k and columns % tiling.cols:
         return Choice(None, f"one kernel for both scales w of multiples of {tiling.cols} rows")
-    if not tiling.several:
+    if isinstance(tiling, FewRowsTiling):
         blocks = tiling.grid(rows, columns, target.multiprocessors)
         why += f"; {counted(blocks, 'block')} of it read w, in clusters of {tiling.cluster}"
     return Choice(tiling, why)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 __all__ = [
     "EIGHT_BIT_TILINGS",
@@ -63,6 +63,7 @@ class ProductTiling:
         width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
         several: Whether there is a kernel of many products, too, and, with `one_column`, of a
             gradient.
+        packs: The packs that an epilogue warp works on at a time, where registers do not spill.
     """
 
     name: str
@@ -81,6 +82,10 @@ class ProductTiling:
     stage_columns: int = 64
     width: int = 8
     several: bool = True
+    packs: int = 4
+
+    #: The kernel of one product, in `generate.product.TEMPLATES`.
+    entry: ClassVar[str] = "product"
 
     @property
     def cpp(self) -> str:
@@ -104,7 +109,8 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_BYTES
-        handed = self.rows * self.cols * (4 if self.in_turns else 2) + 128
+        two_tiles = self.in_turns and self.cols <= 128  # `kOneHandover` in gemm/products.cuh
+        handed = self.rows * self.cols * (4 if two_tiles else 2) + 128
         if self.x_mn_major:
             handed = self.rows * (self.cols * 2 + 16) + 128  # copied
         elif not self.in_turns and not self.eight_bits:
@@ -164,6 +170,8 @@ class FewRowsTiling(ProductTiling):
     several: bool = False
     tall: int = 16
     shares: bool = False
+
+    entry: ClassVar[str] = "few_rows_product"
 
     @property
     def cpp(self) -> str:
@@ -274,6 +282,10 @@ _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "Together192": ProductTiling("Together192", "half", 128, 192, 4),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
+    # Two warpgroups have 192 sums a thread, so the STORE has 40 registers.
+    "InTurns192": ProductTiling(
+        "InTurns192", "half", 128, 192, 4, in_turns=True, several=False, packs=2
+    ),
     "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }
 #: Each has half as large a tile, since the sum of each stage has registers of its own.
