@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: 2026 The fusedops authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels around products of experts, run on the CPU: order, copies and sums of tokens."""
+
+import platform
+import shutil
+
+import pytest
+import torch
+from cases import randn, same_bits, thorough_points
+from emulate import ORDERS, emulated
+from test_routing import CHOICES, check_sums, chosen, sorted_by_hand
+
+from fusedops.product import routing_kernels
+from fusedops.product.routing_kernels import _Kernels
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or shutil.which("g++") is None,
+    reason="threads are switched by x86-64 code, and kernels built by g++",
+)
+KERNELS = _Kernels()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_order_of_rows(monkeypatch, name, order):
+    """By one block, by several that have a row a thread, and by two that have several."""
+    expert, experts = chosen(name)
+    weight = randn(expert.numel(), seed=1).bfloat16()
+    want = sorted_by_hand(expert, experts)
+    for most in (128, 2):
+        monkeypatch.setattr(routing_kernels, "_MOST_BLOCKS", most)
+        KERNELS.route.clear()
+        with emulated("sm_90", order):
+            *found, ordered = KERNELS.route(
+                expert.view(-1), weight=weight, offsets=(torch.int32, (experts + 1,))
+            )
+        for one, right in zip(found, want, strict=True):
+            assert torch.equal(one, right)
+            assert one.dtype is right.dtype
+        assert same_bits(ordered, weight[want[0]].view(-1, 1))
+
+
+@pytest.mark.parametrize("order", ORDERS[:2])
+@pytest.mark.parametrize(
+    ("tokens", "choices", "columns", "dtype"),
+    [
+        (5, 8, 264, torch.bfloat16),
+        (7, 3, 3, torch.float16),
+        *thorough_points((3, 11, 1028, torch.float32), (4, 1, 514, torch.float64)),
+    ],
+)
+def test_copies_and_sums(tokens, choices, columns, dtype, order):
+    rows = tokens * choices
+    place = torch.randperm(rows, generator=torch.Generator().manual_seed(rows))
+    x = randn(tokens, columns + 8, dtype=dtype)[:, :columns]  # whose rows lie apart
+    with emulated("sm_90", order):
+        found = KERNELS.copy(x, place=place)
+    want = torch.empty(rows, columns, dtype=dtype)
+    want[place] = x.repeat_interleave(choices, 0)
+    assert same_bits(found, want)
+    each = randn(rows, columns, dtype=dtype, seed=1)
+    described = dtype, (tokens, columns)
+    with emulated("sm_90", order):
+        y = KERNELS.sum(each, place=place, y=described)
+        in_order = KERNELS.sum(each[place], y=described)
+    assert same_bits(y, in_order)
+    check_sums(y, each[place].view(tokens, choices, columns))
