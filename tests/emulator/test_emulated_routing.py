@@ -11,6 +11,7 @@ from cases import randn, same_bits, thorough_points
 from emulate import ORDERS, emulated
 from test_routing import CHOICES, check_sums, chosen, sorted_by_hand
 
+import fusedops as fo
 from fusedops.product import routing_kernels
 from fusedops.product.routing_kernels import _Kernels
 
@@ -59,10 +60,30 @@ def test_copies_and_sums(tokens, choices, columns, dtype, order):
     want = torch.empty(rows, columns, dtype=dtype)
     want[place] = x.repeat_interleave(choices, 0)
     assert same_bits(found, want)
-    each = randn(rows, columns, dtype=dtype, seed=1)
+    each = randn(rows, columns + 8, dtype=dtype, seed=1)[:, :columns]
     described = dtype, (tokens, columns)
     with emulated("sm_90", order):
         y = KERNELS.sum(each, place=place, y=described)
         in_order = KERNELS.sum(each[place], y=described)
     assert same_bits(y, in_order)
     check_sums(y, each[place].view(tokens, choices, columns))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_step_of_experts(monkeypatch, bias):
+    """Outputs and gradients are those by torch's calls, but for the order of sums."""
+    experts = fo.nn.Experts(4, 8, 12, bias=bias)
+    x, upstream = randn(20, 8).requires_grad_(), randn(20, 8, seed=2)
+    weight, index = randn(20, 4, seed=1).sigmoid().topk(3)
+    leaves, made = [x, weight.requires_grad_(), *experts.parameters()], []
+    monkeypatch.setattr(routing_kernels, "_kernels", KERNELS)
+    for by_kernels in (True, False):
+        launches = [one.launches for one in (KERNELS.route, KERNELS.copy, KERNELS.sum)]
+        monkeypatch.setattr(routing_kernels, "_runs", lambda tensor, runs=by_kernels: runs)
+        with emulated():
+            y = experts(x, index, weight)
+            made.append([y, *torch.autograd.grad(y, leaves, upstream)])
+        ran = [one.launches - launches.pop(0) for one in (KERNELS.route, KERNELS.copy, KERNELS.sum)]
+        assert ran == ([1, 2, 2] if by_kernels else [0, 0, 0])
+    for one, other in zip(*made, strict=True):
+        torch.testing.assert_close(one, other)

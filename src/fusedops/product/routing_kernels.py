@@ -42,7 +42,7 @@ _THREADS, _MOST_BLOCKS = 512, 128
 #: number in shared memory: every GPU has as much.
 _MOST_CHOICES, _MOST_EXPERTS = 1 << 18, 1024
 #: Threads of a block that copies or sums, and the bytes that each one has of a row.
-_BY_COLUMN, _PACK_BYTES = 256, 16
+_BY_COLUMN, _PACK_BYTES = 128, 16
 
 
 class _Kernel(NamedTuple):
