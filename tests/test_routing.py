@@ -19,6 +19,8 @@ from fusedops.product.routing_kernels import planned_copy, planned_route, planne
 
 BFLOAT16 = torch.bfloat16
 
+#: Where 8 experts' rows begin and end, described.
+OFFSETS = torch.int32, (9,)
 #: Tokens, choices and experts, and which are chosen.
 CHOICES = {
     "even": (64, 8, 64, "even"),
@@ -83,19 +85,21 @@ class TestByTorch:
     @pytest.mark.parametrize("name", [name for name in CHOICES if name != "some of none"])
     def test_order(self, name):
         expert, experts = chosen(name)
-        weight = randn(*expert.shape)
-        way, ordered = route(expert, weight, experts)
+        weight, x = randn(*expert.shape), randn(len(expert), 3, seed=1)
+        way, ordered, rows = route(expert, weight, x, experts)
         for one, right in zip(way, sorted_by_hand(expert, experts), strict=True):
             assert torch.equal(one, right)
             assert one.dtype is right.dtype
         assert same_bits(ordered, weight.view(-1, 1)[way.order])
+        assert same_bits(rows, x.repeat_interleave(expert.shape[1], 0)[way.order])
 
     def test_no_tokens(self):
-        way, ordered = route(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2), 3)
+        index, x = torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 5)
+        way, ordered, rows = route(index, torch.zeros(0, 2), x, 3)
         assert way.order.shape == way.place.shape == (0,)
         assert way.offsets.tolist() == [0, 0, 0, 0]
         assert ordered.shape == (0, 1)
-        assert dispatch(torch.zeros(0, 5), way).shape == (0, 5)
+        assert rows.shape == dispatch(x, way).shape == (0, 5)
         assert combine(torch.zeros(0, 5), way, 0).shape == (0, 5)
 
     def test_gradients(self):
@@ -104,8 +108,8 @@ class TestByTorch:
         x = randn(5, 3, dtype=torch.float64, seed=1).requires_grad_()
 
         def both(x, weight):
-            way, ordered = route(expert, weight, experts)
-            return combine(dispatch(x, way) * ordered, way, 5)
+            way, ordered, rows = route(expert, weight, x, experts)
+            return combine(rows * ordered, way, 5)
 
         assert torch.autograd.gradcheck(both, (x, weight))
         assert torch.autograd.gradgradcheck(both, (x, weight))
@@ -123,7 +127,7 @@ class TestKernels:
         expert, weight = torch.zeros(512, dtype=index), torch.zeros(512, dtype=dtype)
         x, rows = torch.zeros(64, 72, dtype=dtype), torch.zeros(512, 72, dtype=dtype)
         for one in (
-            planned_route(expert, weight, (torch.int32, (65,)), HOPPER),
+            planned_route(expert, weight, x, (torch.int32, (65,)), HOPPER),
             planned_copy(x, expert, HOPPER),
             planned_sum(rows, expert, 64, HOPPER),
             planned_sum(rows, None, 64, HOPPER),
@@ -133,27 +137,31 @@ class TestKernels:
             check(one.launch.variant, tmp_path)
 
     def test_blocks(self):
-        """A row a thread, as long as there are few enough blocks; all rows are some block's."""
-        weight = torch.zeros(1).expand(1 << 18)
-        for rows, grid, each in ((1, 1, 512), (513, 2, 512), (65537, 65, 1024), (200000, 98, 2048)):
-            expert = torch.zeros(rows, dtype=torch.int32)
-            one = planned_route(expert, torch.zeros(rows), (torch.int32, (9,)), HOPPER)
+        """A token each, as long as there are few enough blocks; all tokens are some block's."""
+        for tokens, grid, each in ((1, 1, 3), (64, 64, 3), (129, 65, 6), (20000, 128, 471)):
+            expert, x = torch.zeros(3 * tokens, dtype=torch.int32), torch.zeros(tokens, 8)
+            one = planned_route(expert, torch.zeros(3 * tokens), x, OFFSETS, HOPPER)
             assert one.launch.grid == grid <= routing_kernels._MOST_BLOCKS
             assert int.from_bytes(one.launch.words[32:40], "little") == each
-            assert grid * each >= rows > (grid - 1) * each
-        assert planned_route(expert, weight[: len(expert)], (torch.int32, (9,)), HOPPER) is None
+            assert grid * each >= 3 * tokens > (grid - 1) * each
 
     def test_torch_has_the_others(self):
-        def routes(rows=8, experts=4, index=torch.int64, dtype=BFLOAT16):
+        def routes(rows=8, index=torch.int64, dtype=BFLOAT16, x=None, offsets=OFFSETS):
             expert, weight = torch.zeros(rows, dtype=index), torch.zeros(rows, dtype=dtype)
-            return planned_route(expert, weight, (torch.int32, (experts + 1,)), HOPPER) is not None
+            x = torch.zeros(rows, 1) if x is None else x
+            return planned_route(expert, weight, x, offsets, HOPPER) is not None
 
         assert routes()
+        assert routes(x=torch.zeros(4, 3)[:, :0])
         assert not routes(rows=0)
         assert not routes(rows=routing_kernels._MOST_CHOICES + 1)
-        assert not routes(experts=routing_kernels._MOST_EXPERTS + 1)
+        assert not routes(offsets=(torch.int32, (routing_kernels._MOST_EXPERTS + 2,)))
         assert not routes(index=torch.int16)
         assert not routes(dtype=torch.int32)
+        assert not routes(x=torch.zeros(3, 4).T)
+        assert not routes(x=torch.zeros(4, 3, dtype=torch.int32))
+        expert, alike = torch.zeros(8, dtype=torch.int64), torch.zeros(1).expand(8)
+        assert planned_route(expert, alike, torch.zeros(8, 1), OFFSETS, HOPPER) is None
         place = torch.zeros(8, dtype=torch.int64)
         assert planned_copy(torch.zeros(4, 16), place, HOPPER) is not None
         for x in (torch.zeros(0, 16), torch.zeros(16, 4).T, torch.zeros(4, 16, dtype=torch.int32)):
@@ -206,17 +214,22 @@ class TestOnGpu:
         for tokens in (None, 1, 5000):
             expert, experts = chosen(name, dtype, "cuda", tokens)
             weight = randn(*expert.shape, device="cuda").bfloat16()
+            x = randn(len(expert), 40, device="cuda", seed=1)[:, :24]
             want = sorted_by_hand(expert, experts)
             for _ in range(2):
-                *found, ordered = routing_kernels.routed(expert.view(-1), weight.view(-1), experts)
+                *found, ordered, rows = routing_kernels.routed(
+                    expert.view(-1), weight.view(-1), x, experts
+                )
                 assert all(map(torch.equal, found, want))
                 assert same_bits(ordered, weight.view(-1, 1)[want[0]])
+                assert same_bits(rows, x.repeat_interleave(expert.shape[1], 0)[want[0]])
 
     def test_many(self):
         """More rows than blocks have threads, beside torch's stable sort."""
         expert = torch.randint(-1, 65, (25000, 8), device="cuda")
         numbers = torch.where(expert < 0, 64, expert).flatten()
-        way, _ = route(expert, torch.ones(expert.shape, device="cuda"), 64)
+        x = torch.ones(len(expert), 1, device="cuda")
+        way, *_ = route(expert, torch.ones(expert.shape, device="cuda"), x, 64)
         assert torch.equal(way.order, numbers.sort(stable=True).indices)
         assert torch.equal(way.place, way.order.argsort())
         counts = numbers.bincount(minlength=65)[:64]
@@ -228,9 +241,10 @@ class TestOnGpu:
         """The bits of torch's copies, and sums within the bound."""
         expert, experts = chosen("skewed", device="cuda")
         x = randn(expert.shape[0], columns, dtype=dtype, device="cuda")
-        way, _ = route(expert, torch.ones(expert.shape, device="cuda"), experts)
+        way, _, copied = route(expert, torch.ones(expert.shape, device="cuda"), x, experts)
         rows = dispatch(x, way)
         assert same_bits(rows, x[way.order // expert.shape[1]])
+        assert same_bits(rows, copied)
         each = randn(*rows.shape, dtype=dtype, device="cuda", seed=1)
         y = combine(each, way, len(x))
         check_sums(y, each[way.place].view(*expert.shape, columns))
@@ -258,8 +272,8 @@ class TestOnGpu:
         weight, x = torch.rand(expert.shape, device="cuda"), randn(64, 264, device="cuda")
 
         def all_three():
-            way, ordered = route(expert, weight, experts)
-            return [*way, combine(dispatch(x, way) * ordered, way, len(x))]
+            way, ordered, rows = route(expert, weight, x, experts)
+            return [*way, combine(rows * ordered, way, len(x))]
 
         all_three()
         torch.cuda.synchronize()

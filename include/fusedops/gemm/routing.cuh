@@ -21,7 +21,7 @@ namespace gemm {
 /// warp has neighbouring rows, counts them alone and then knows where its rows of each group begin. Numbers
 /// are added by atomics where their sum alone matters.
 ///
-/// rows: of the groups in all; each: those of a block, a multiple of kThreads. order: the choice of each row
+/// rows: of the groups in all; each: those of a block. order: the choice of each row
 /// of the groups; place: the row of each choice; offsets: where each group begins, and at last `rows`.
 /// sorted: the weights of choices in that order.
 template <int kThreads, class Index, class T>
@@ -52,10 +52,11 @@ __device__ __forceinline__ void route(const Index* group_of, const T* weights, i
 #pragma unroll 1
   for (int i = thread; i < (kWarps + 2) * bins; i += kThreads) of_warps[i] = 0;
   __syncthreads();
-  const auto limited = [count](int row) { return row < count ? row : count; };
-  const int of_block = static_cast<int>(each), of_warp = of_block / kWarps;
-  const int first = static_cast<int>(blockIdx.x) * of_block, last = limited(first + of_block);
-  const int begin = limited(first + warp * of_warp), end = limited(begin + of_warp);
+  const int of_block = static_cast<int>(each), of_warp = (of_block + kThreads - 1) / kThreads * 32;
+  const int first = static_cast<int>(blockIdx.x) * of_block;
+  const int last = first + of_block < count ? first + of_block : count;
+  const int begin = warp * of_warp < last - first ? first + warp * of_warp : last;
+  const int end = begin + of_warp < last ? begin + of_warp : last;
 #pragma unroll 4
   for (int i = thread; i < first; i += kThreads) atomicAdd(before + bin_of(i), 1);
 #pragma unroll 4
@@ -119,6 +120,30 @@ __device__ __forceinline__ void route(const Index* group_of, const T* weights, i
       write(sorted + at, weight);
     }
     __syncwarp();
+  }
+}
+
+/// Sorts choices, and copies each token, whose rows are `apart` numbers apart, to its rows. Blocks have whole
+/// tokens: a block copies its own as soon as it knows their places.
+template <int kThreads, class Index, class T, class X, int W>
+__device__ __forceinline__ void route_and_copy(const Index* group_of, const T* weights,
+                                               int64_t rows, int64_t groups, int64_t each,
+                                               int64_t* order, int64_t* place, int32_t* offsets,
+                                               T* sorted, const X* x, int64_t apart,
+                                               int64_t choices, int64_t cols, X* to) {
+  route<kThreads>(group_of, weights, rows, groups, each, order, place, offsets, sorted);
+  __syncthreads();
+  const int count = static_cast<int>(rows), of_token = static_cast<int>(choices);
+  const int first = static_cast<int>(blockIdx.x * each);
+  const int own = first + static_cast<int>(each) < count ? static_cast<int>(each) : count - first;
+  const int packs = static_cast<int>(cols) / W;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < own / of_token * packs; i += kThreads) {
+    const int token = i / packs, choice = first + token * of_token;
+    const int64_t col = hidden(int64_t(i - token * packs) * W);
+    const auto pack = read_input<W>(x + choice / of_token * apart + col);
+#pragma unroll 4
+    for (int j = 0; j < of_token; ++j) write(to + place[choice + j] * cols + col, pack);
   }
 }
 

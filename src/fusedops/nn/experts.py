@@ -35,7 +35,7 @@ class Experts(Declares):
     expert may get none, and nothing waits for the device. Tokens are sorted by expert and copied,
     there are two grouped products (`fusedops.GroupedLinear`) and one kernel after the first, for
     activation, gate and router's weight; then a token's rows are summed in the order of its
-    choices. To sort, to copy and to sum are one small kernel each on a GPU. With
+    choices. On a GPU one small kernel sorts and copies, and one sums. With
     biases, a kernel after the second product adds its bias, and has the weight. Gradients have a
     fixed order of sums, too.
 

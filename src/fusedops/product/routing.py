@@ -55,24 +55,26 @@ def check_experts(index: Tensor, experts: int) -> None:
             )
 
 
-def route(expert: Tensor, weight: Tensor, experts: int) -> tuple[Route, Tensor]:
-    """Sort the choices of all tokens by expert, each expert's by token.
+def route(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> tuple[Route, Tensor, Tensor]:
+    """Sort the choices of all tokens by expert, each expert's by token, and copy tokens to rows.
 
     Args:
         expert: The experts of each token, of shape (tokens, choices). A number that is no expert's
             puts a row behind all others (by torch's sort, one below 0 before all others).
         weight: The weight of each choice, of the same shape.
+        x: The tokens, of shape (tokens, n).
         experts: How many there are.
 
     Returns:
-        The route, and the weights in the order of the rows, below one another.
+        The route; the weights in the order of the rows, below one another; and the rows, of shape
+        (tokens * choices, n).
     """
     numbers, each = expert.reshape(-1), weight.reshape(-1, 1)
-    found = routed(numbers, each.detach().view(-1), experts)
+    found = routed(numbers, each.detach().view(-1), x.detach(), experts)
     if found is not None:
-        order, place, offsets, ordered_weights = found
-        way = Route(order, place, offsets)
-        return way, _Reorder.apply(each, order, place, [ordered_weights])
+        order, place, offsets, sorted_weights, rows = found
+        made = _Reorder.apply(each, order, place, [sorted_weights])
+        return Route(order, place, offsets), made, _Dispatch.apply(x, order, place, [rows])
     at_once = not torch.compiler.is_compiling() and numbers.shape[0] <= _SORTED_AT_ONCE
     if not at_once or numbers.dtype not in (torch.int32, torch.int64):
         # Few bits are sorted in few passes.
@@ -81,14 +83,14 @@ def route(expert: Tensor, weight: Tensor, experts: int) -> tuple[Route, Tensor]:
     begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
     offsets[-1:].fill_(order.shape[0])
-    rows = torch.arange(order.shape[0], device=order.device)
-    place = torch.empty_like(order).scatter_(0, order, rows)
-    return Route(order, place, offsets), _Reorder.apply(each, order, place, [])
+    at = torch.arange(order.shape[0], device=order.device)
+    way = Route(order, torch.empty_like(order).scatter_(0, order, at), offsets)
+    return way, _Reorder.apply(each, order, way.place, []), dispatch(x, way)
 
 
 def dispatch(x: Tensor, way: Route) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.order, way.place)
+    result: Tensor = _Dispatch.apply(x, way.order, way.place, [])
     return result
 
 
@@ -117,28 +119,36 @@ def sum_of_choices(rows: Tensor, tokens: int, place: Tensor | None = None) -> Te
 
 
 class _Dispatch(torch.autograd.Function):
-    """Row r is a copy of the token of choice ``order[r]``; each is copied equally often."""
+    """Row r is a copy of the token of choice ``order[r]``; each is copied equally often.
+
+    The rows are in `made` if a kernel has made them: they are no input, or autograd would take them
+    for a view of one.
+    """
 
     @staticmethod
-    def forward(x: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        made = copied_tokens(x, place)
-        if made is not None:
-            return made
+    def forward(x: Tensor, order: Tensor, place: Tensor, made: list[Tensor]) -> Tensor:
+        if made:
+            return made.pop()
+        rows = copied_tokens(x, place)
+        if rows is not None:
+            return rows
         return x.index_select(0, order // max(1, order.shape[0] // max(1, x.shape[0])))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, order, place = inputs
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, list[Tensor]], output: Tensor
+    ) -> None:
+        x, order, place, _ = inputs
         ctx.tokens = x.shape[0]
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
         ctx.save_for_backward(order, place)
 
     @staticmethod
-    def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if rows is None:  # they went into a product of tokens, which gives the tokens' gradient
-            return None, None, None
-        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None
+            return None, None, None, None
+        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -156,14 +166,13 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Dispatch.apply(dy, *ctx.saved_tensors), None, None, None
+        return _Dispatch.apply(dy, *ctx.saved_tensors, []), None, None, None
 
 
 class _Reorder(torch.autograd.Function):
     """Row r is the row ``order[r]`` of each, all of which are copied once; ``place`` is back.
 
-    The result is in `made` if a kernel has made it: it is no input, or autograd would take it for a
-    view of one.
+    The result is in `made` if a kernel has made it, as the rows of `_Dispatch`.
     """
 
     @staticmethod

@@ -3,8 +3,9 @@
 """The small kernels around products of experts, on a GPU: routing, and copies and sums of tokens.
 
 torch takes some ten kernels to route, each of which is launched, and waits, for longer than it
-works where tokens are few. One of ours sorts the choices of all tokens by counting, another one
-copies tokens to their rows, a third one sums the rows of each token.
+works where tokens are few. One of ours sorts the choices of all tokens by counting and copies each
+token to its rows, another one copies alone, as gradients do, and a third one sums the rows of each
+token.
 """
 
 from __future__ import annotations
@@ -126,24 +127,32 @@ class _Argument:
         return _Kernel(launch, results)
 
 
-def planned_route(expert: Tensor, weight: Tensor, offsets: Any, target: Target) -> _Kernel | None:
+def planned_route(
+    expert: Tensor, weight: Tensor, x: Tensor, offsets: Any, target: Target
+) -> _Kernel | None:
     """The kernel that routes; None where torch has to.
 
     Args:
         expert: The expert of each choice, in one dimension.
         weight: The weight of each choice.
+        x: The tokens, each of which has equally many choices.
         offsets: Dtype and shape of where each expert's rows begin and the last one's end.
         target: What runs it.
     """
-    rows, experts = expert.shape[0], offsets[1][0] - 1
+    rows, experts, (tokens, columns) = expert.shape[0], offsets[1][0] - 1, x.shape
     if not 0 < rows <= _MOST_CHOICES or experts > _MOST_EXPERTS:
         return None
     if expert.dtype not in (torch.int32, torch.int64) or weight.dtype not in _COMPUTE:
         return None
     if expert.stride(0) != 1 or weight.stride(0) != 1:
         return None
-    each = -(-rows // (_THREADS * _MOST_BLOCKS)) * _THREADS
-    index, storage = STORAGE[expert.dtype], STORAGE[weight.dtype]
+    if x.dtype not in _COMPUTE or x.stride(1) != 1:
+        return None
+    choices = rows // tokens
+    each = -(-tokens // _MOST_BLOCKS) * choices
+    if each // choices * columns >= 1 << 31:
+        return None
+    index, storage, of_x = (STORAGE[one.dtype] for one in (expert, weight, x))
     one = _Argument()
     one.pointer(f"const {index}", "group_of", (_runtime.POINTER, 0))
     one.pointer(f"const {storage}", "weights", (_runtime.POINTER, 1))
@@ -153,10 +162,16 @@ def planned_route(expert: Tensor, weight: Tensor, offsets: Any, target: Target) 
     for number, (name, kind) in enumerate(kinds.items()):
         one.pointer(kind, name, (_runtime.OUTPUT, number))
     places = torch.int64, (rows,)
-    results = Results([places, places, (torch.int32, (experts + 1,)), (weight.dtype, (rows, 1))])
+    one.pointer(f"const {of_x}", "x", (_runtime.POINTER, 2))
+    for name, value in (("apart", x.stride(0)), ("choices", choices), ("cols", columns)):
+        one.number(name, value)
+    one.pointer(of_x, "to", (_runtime.OUTPUT, len(kinds)))
+    of_weights, copied = (weight.dtype, (rows, 1)), (x.dtype, (rows, columns))
+    results = Results([places, places, (torch.int32, (experts + 1,)), of_weights, copied])
     shared = 4 * (_THREADS // 32 + 2) * (experts + 1)
-    given = (_THREADS, index, storage), weight.dtype, results, -(-rows // each), shared, target
-    return one.kernel("route", *given)
+    template = _THREADS, index, storage, of_x, _width(x)
+    given = template, x.dtype, results, -(-rows // each), shared, target
+    return one.kernel("route_and_copy", *given)
 
 
 def planned_copy(x: Tensor, place: Tensor, target: Target) -> _Kernel | None:
@@ -173,6 +188,13 @@ def planned_sum(rows: Tensor, place: Tensor | None, tokens: int, target: Target)
     return _of_tokens("sum_choices", rows, tokens, shape, count, place is not None, target)
 
 
+def _width(x: Tensor) -> int:
+    """The columns that a thread has at a time, of rows that are read and of dense ones."""
+    width = _PACK_BYTES // x.dtype.itemsize
+    aligned = not (x.shape[1] % width or x.stride(0) % width or x.data_ptr() % _PACK_BYTES)
+    return width if aligned else 1
+
+
 def _of_tokens(
     entry: str,
     read: Tensor,
@@ -185,9 +207,7 @@ def _of_tokens(
     columns, (apart, inner), dtype = read.shape[1], read.stride(), read.dtype
     if not (rows and columns) or inner != 1 or dtype not in _COMPUTE:
         return None
-    width = _PACK_BYTES // dtype.itemsize
-    if columns % width or apart % width or read.data_ptr() % _PACK_BYTES:
-        width = 1
+    width = _width(read)
     blocks = tokens * -(-columns // (_BY_COLUMN * width))
     if blocks >= 1 << 31:
         return None
@@ -219,7 +239,8 @@ class _Kernels:
     def __init__(self) -> None:
         self.available = True
         tensor, described = _runtime.SLOT_TENSOR, _runtime.SLOT_DESCRIBED
-        self.route = self._made(("weight", tensor), ("offsets", described), result=tuple)
+        slots = ("weight", tensor), ("x", tensor), ("offsets", described)
+        self.route = self._made(*slots, result=tuple)
         self.copy = self._made(("place", tensor))
         self.sum = self._made(("place", tensor), ("y", described))
 
@@ -254,22 +275,24 @@ def _runs(tensor: Tensor) -> bool:
     return not torch.compiler.is_compiling() and tensor.is_cuda and _kernels.available
 
 
-def routed(expert: Tensor, weight: Tensor, experts: int) -> Sequence[Tensor] | None:
-    """The order of rows, the place of choices, offsets of experts, and weights in that order.
+def routed(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> Sequence[Tensor] | None:
+    """Route, and copy tokens to their rows, of which no gradients are recorded.
 
     Args:
         expert: The expert of each choice, in one dimension.
-        weight: The weight of each choice, of which no gradient is recorded.
+        weight: The weight of each choice.
+        x: The tokens, each of which has equally many choices.
         experts: How many there are.
 
     Returns:
-        The tensors; None where torch has to route.
+        The order of rows, the place of each choice, offsets of experts, weights in the order of the
+        rows, and the rows; None where torch has to route.
     """
     if not _runs(expert):
         return None
     offsets = torch.int32, (experts + 1,)
     with torch.no_grad():
-        found: Sequence[Tensor] | None = _kernels.route(expert, weight=weight, offsets=offsets)
+        found: Sequence[Tensor] | None = _kernels.route(expert, weight=weight, x=x, offsets=offsets)
     return found
 
 
