@@ -55,7 +55,7 @@ __device__ __forceinline__ void route(const Index* group_of, const T* weights, i
   const int of_block = static_cast<int>(each), of_warp = (of_block + kThreads - 1) / kThreads * 32;
   const int first = static_cast<int>(blockIdx.x) * of_block;
   const int last = first + of_block < count ? first + of_block : count;
-  const int begin = warp * of_warp < last - first ? first + warp * of_warp : last;
+  const int begin = first + warp * of_warp;  // a warp may have none
   const int end = begin + of_warp < last ? begin + of_warp : last;
 #pragma unroll 4
   for (int i = thread; i < first; i += kThreads) atomicAdd(before + bin_of(i), 1);
