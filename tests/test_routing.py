@@ -158,6 +158,7 @@ class TestKernels:
         assert not routes(offsets=(torch.int32, (routing_kernels._MOST_EXPERTS + 2,)))
         assert not routes(index=torch.int16)
         assert not routes(dtype=torch.int32)
+        assert not routes(x=torch.zeros(3, 4))
         assert not routes(x=torch.zeros(3, 4).T)
         assert not routes(x=torch.zeros(4, 3, dtype=torch.int32))
         expert, alike = torch.zeros(8, dtype=torch.int64), torch.zeros(1).expand(8)

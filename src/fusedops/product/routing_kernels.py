@@ -144,7 +144,7 @@ def planned_route(
         return None
     if expert.dtype not in (torch.int32, torch.int64) or weight.dtype not in _COMPUTE:
         return None
-    if expert.stride(0) != 1 or weight.stride(0) != 1:
+    if expert.stride(0) != 1 or weight.stride(0) != 1 or weight.shape[0] != rows or rows % tokens:
         return None
     if x.dtype not in _COMPUTE or x.stride(1) != 1:
         return None
