@@ -489,6 +489,20 @@ MUTATIONS = [
         "test_gradients.py::test_sizes_on_the_cpu[log_softmax-33]",
     ),
     Mutation(
+        "choices of an expert in another order than their tokens",
+        "include/fusedops/gemm/routing.cuh",
+        "before[bin] + own[bin] + __popc(equal & lower)",
+        "before[bin] + own[bin] + __popc(equal & ~lower) - 1",
+        "emulator/test_emulated_routing.py::test_the_order_of_rows[skewed-random]",
+    ),
+    Mutation(
+        "the rows of other blocks forgotten",
+        "include/fusedops/gemm/routing.cuh",
+        "before[bin] = sum + behind[bin];",
+        "before[bin] = sum;",
+        "emulator/test_emulated_routing.py::test_the_order_of_rows[even-ascending]",
+    ),
+    Mutation(
         "a part that a sum over columns leaves out",
         "include/fusedops/op/column_sums.cuh",
         "part < all.parts; ++part",

@@ -38,6 +38,7 @@ from fusedops.bind.bind import bind
 from fusedops.flagship import ADD_NORM, ATTENTION
 from fusedops.plan import forward
 from fusedops.product.grouped_weights import gradient_of_weights
+from fusedops.product.routing import combine, dispatch, route
 from fusedops.row_op import RowOp
 from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
@@ -230,6 +231,8 @@ def product_cases() -> Iterator[functools.partial[None]]:
     yield functools.partial(run_gradient_of_weights, "gradient of w", x[:, :264], x, ends)
     # Tokens whose rows are copied to groups, and written back, by the products.
     yield functools.partial(run_experts, "experts", torch.randn(67, 136, device="cuda", dtype=HALF))
+    # Routing by several blocks, where some numbers are no expert's.
+    yield functools.partial(run_routing, "routing", torch.randint(-1, 7, (700, 2), device="cuda"))
     # The loss of each row from sums of tiles; classes of two blocks, which end within a tile.
     x, w, b = (
         torch.randn(*size, device="cuda", dtype=HALF) for size in ((300, 72), (6000, 72), (6000,))
@@ -247,6 +250,15 @@ def run_experts(name: str, x: Tensor) -> None:
     weight = torch.rand(*index.shape, device="cuda", dtype=HALF)
     with testing.force_launch(product=ProductConfig("Together")):
         train(functools.partial(experts, top_k_index=index), (x,), {"top_k_weights": weight})
+
+
+def run_routing(name: str, index: Tensor) -> None:
+    """Tokens sorted by their experts, copied and summed; the name is what is printed."""
+    x = torch.randn(index.shape[0], 264, device="cuda", dtype=HALF)
+    way, _, rows = route(index, torch.rand(index.shape, device="cuda"), x, 5)
+    combine(rows + dispatch(x, way), way, index.shape[0])
+    if testing.last_schedule() != "sum_choices":
+        raise RuntimeError(f"the {name} ran by torch, wanted kernels")
 
 
 def run_loss(

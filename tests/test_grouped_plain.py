@@ -90,7 +90,7 @@ def test_what_offsets_are_is_told(monkeypatch, ends):
 
 
 def test_matrices_of_other_groups():
-    way = route(torch.tensor([[0, 1], [1, 2]]), 3)
+    way, *_ = route(torch.tensor([[0, 1], [1, 2]]), torch.ones(2, 2), randn(2, 8), 3)
     with raises(ValueError, "4 matrices", "3 groups"):
         summed_product(randn(4, 8), randn(4, 8, 8), way, 2)
 

@@ -107,8 +107,8 @@ def test_the_gradient_of_tokens_keeps_its_dtype_under_autocast():
     """Of bfloat16 it may be larger than float16 has numbers."""
     tokens, index = (randn(6, 8) * 1e5).bfloat16().requires_grad_(), torch.tensor([[0, 1]] * 6)
     w = randn(2, 16, 8, seed=1).bfloat16()
-    found = route(index, 2)
-    z = product_of_tokens(tokens, dispatch(tokens, found), w, found, None)
+    found, _, rows = route(index, torch.ones(index.shape), tokens, 2)
+    z = product_of_tokens(tokens, rows, w, found, None)
     with torch.autocast("cpu", torch.float16):
         (dx,) = torch.autograd.grad(z, tokens, z.detach())
     assert dx.dtype is BFLOAT16
@@ -118,8 +118,8 @@ def test_the_gradient_of_tokens_keeps_its_dtype_under_autocast():
 
 def test_products_of_tokens_have_second_derivatives():
     index = torch.tensor([[0, 1], [1, 2], [0, 2]])
-    found = route(index, 3)
     tokens = randn(3, 4, dtype=torch.float64).requires_grad_()
+    found, *_ = route(index, torch.ones(index.shape), tokens, 3)
     w = randn(3, 5, 4, dtype=torch.float64, seed=1).requires_grad_()
 
     def made(tokens, w):
@@ -342,7 +342,9 @@ class TestOnGpu:
         expert = torch.arange(len(counts), device="cuda").repeat_interleave(
             torch.tensor(counts, device="cuda")
         )
-        way = route(expert[torch.randperm(len(h), device="cuda")].view(-1, 2), len(counts))
+        index = expert[torch.randperm(len(h), device="cuda")].view(-1, 2)
+        weight, x = (torch.ones(len(index), n, device="cuda") for n in (2, 1))
+        way, *_ = route(index, weight, x, len(counts))
         with forced("Together"):
             rows = without_store(h, w, way.offsets, ends=False)
             moved = without_store(h, w, way.offsets, way.order, ends=False)

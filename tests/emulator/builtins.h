@@ -69,6 +69,11 @@ template <class T>
 static inline T __shfl_sync(unsigned mask, T x, int lane, int width) {
   return emulated::from_lane(mask, x, (threadIdx.x & 31 & ~(width - 1)) | (lane & (width - 1)));
 }
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T x, int step) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  return emulated::from_lane(mask, x, lane < step ? lane : lane - step);
+}
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned x) {
   for (int step = 16; step > 0; step /= 2) {
     const unsigned other = __shfl_xor_sync(mask, x, step);
@@ -90,6 +95,19 @@ static inline int __any_sync(unsigned mask, int holds) {
   return any;
 }
 static inline int __all_sync(unsigned mask, int holds) { return !__any_sync(mask, !holds); }
+static inline unsigned __match_any_sync(unsigned mask, int x) {
+  const unsigned thread = threadIdx.x;
+  std::memcpy(machine_exchange[thread], &x, sizeof(x));
+  machine_warp_barrier(mask);
+  unsigned equal = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    int other = 0;
+    std::memcpy(&other, machine_exchange[(thread & ~31u) | lane], sizeof(other));
+    equal |= (mask >> lane & 1 && other == x) << lane;
+  }
+  machine_warp_barrier(mask);
+  return equal;
+}
 
 template <class T>
 static inline T __ldg(const T* from) {
@@ -100,6 +118,12 @@ static inline unsigned atomicMax(unsigned* at, unsigned value) {
   if (value > there) *at = value;
   return there;
 }
+static inline int atomicAdd(int* at, int value) {
+  const int there = *at;
+  *at += value;
+  return there;
+}
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint64_t(a) * b >> 32; }
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   __extension__ using Product = unsigned __int128;

@@ -16,6 +16,7 @@ import torch
 from fusedops import _runtime, jit
 from fusedops.errors import CompileError, FusedOpsError
 from fusedops.functors import Functor
+from fusedops.generate.plain import PlainKernel, plain_source
 from fusedops.generate.product import SHORT, product_source
 from fusedops.generate.source import Member, Text, cuda_source, host_source
 from fusedops.jit.lock import guard
@@ -34,7 +35,8 @@ class Variant(NamedTuple):
     Attributes:
         arch: The architecture, as in `Target`.
         schedule: The storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming".
-        tile: The GPU schedule; None on a CPU.
+        tile: The GPU schedule, a `ProductTiling` of a product, a `PlainKernel` of a kernel without
+            functors; None on a CPU.
         members: The members of the kernel's argument, in order.
         words: Size of the argument in words of 8 bytes.
         op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
@@ -49,7 +51,7 @@ class Variant(NamedTuple):
 
     arch: str
     schedule: str
-    tile: Schedule | ProductTiling | None
+    tile: Schedule | ProductTiling | PlainKernel | None
     members: tuple[Member, ...]
     words: int
     op: str
@@ -93,6 +95,8 @@ class Variant(NamedTuple):
     @property
     def text(self) -> Text:
         """The C++ source in its parts."""
+        if isinstance(self.tile, PlainKernel):
+            return plain_source(self.members, self.words, self.tile)
         functors = (*self.load, *self.store)
         of_functors = [header for functor in functors for header in functor.headers]
         headers = ["functor/compose.cuh", *of_functors, *self.headers, "row/statistics.cuh"]

@@ -16,7 +16,7 @@ from fusedops.nn.linear import check_activation
 from fusedops.product import GroupedLinear
 from fusedops.product.group_checks import check_groups
 from fusedops.product.grouped_product import summed_product
-from fusedops.product.routing import combine, dispatch, reorder, route
+from fusedops.product.routing import combine, route
 
 #: The parameters of a module of experts, as transformers 5 names them.
 WEIGHTS = ("gate_up_proj", "down_proj")
@@ -120,10 +120,10 @@ def run_experts(
     """
     up, down = form.layers()
     check_parameters(form, given, hidden_states.shape[-1])
-    found = route(expert, given.gate_up.shape[0])
+    found, router, rows = route(expert, weight, hidden_states, given.gate_up.shape[0])
     of_up: dict[str, Tensor] = {}
     of_down: dict[str, Tensor] = {}
-    (of_down if form.bias else of_up)["router"] = reorder(weight, found)
+    (of_down if form.bias else of_up)["router"] = router
     if given.gate_up_bias is not None and given.down_bias is not None:
         bias = given.gate_up_bias
         gate = bias[:, ::2] if form.interleaved else bias.chunk(2, 1)[0]
@@ -132,7 +132,6 @@ def run_experts(
         of_down["bias"] = given.down_bias
     weights = [one.mT if form.transposed else one for one in given[:2]]
     calls = [one.unfused if unfused else one for one in (up, down)]
-    rows = dispatch(hidden_states, found)
     eager = not (unfused or torch.compiler.is_compiling())
     hidden = None
     if eager:

@@ -32,9 +32,10 @@ class Experts(Declares):
     r"""``sum_k weight_k * down_e(act(gate_e(x)) * up_e(x))`` for the experts e that a router chose.
 
     The feed-forward blocks of a mixture of experts, without the router: no token is dropped, an
-    expert may get none, and nothing waits for the device. Tokens are sorted by expert, there are
-    two grouped products (`fusedops.GroupedLinear`) and one kernel after the first, for activation,
-    gate and router's weight; then a token's rows are summed in the order of its choices. With
+    expert may get none, and nothing waits for the device. Tokens are sorted by expert and copied,
+    there are two grouped products (`fusedops.GroupedLinear`) and one kernel after the first, for
+    activation, gate and router's weight; then a token's rows are summed in the order of its
+    choices. On a GPU one small kernel sorts and copies, and one sums. With
     biases, a kernel after the second product adds its bias, and has the weight. Gradients have a
     fixed order of sums, too.
 
@@ -189,7 +190,7 @@ class Experts(Declares):
         return self._run(hidden_states, top_k_index, top_k_weights, unfused=False)
 
     def unfused(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Run `forward` as a chain of torch calls: same results."""
+        """Run `forward` with products and functors as torch calls: same results."""
         return self._run(hidden_states, top_k_index, top_k_weights, unfused=True)
 
     def op(self, *, down: bool = False) -> GroupedLinear:

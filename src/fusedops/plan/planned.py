@@ -42,6 +42,7 @@ Tensors: TypeAlias = "tuple[dict[Any, Part], Sequence[int]]"
 
 #: DLPack's type code and bits of each dtype that a kernel writes.
 _DLPACK = {dtype: (4 if dtype is torch.bfloat16 else 2, dtype.itemsize * 8) for dtype in FLOATING}
+_DLPACK |= {torch.int32: (0, 32), torch.int64: (0, 64)}
 _DLPACK |= {torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
 _DLPACK |= {torch.float8_e8m0fnu: (14, 8), torch.float4_e2m1fn_x2: (17, 4)}
 
@@ -299,9 +300,12 @@ class Planned(NamedTuple):
 
 
 def runtime_plan(
-    one: Pass, launches: Sequence[Launch], results: Results, info: str | None, calls: int = 0
+    one: Pass | None, launches: Sequence[Launch], results: Results, info: str | None, calls: int = 0
 ) -> _runtime.Plan:
-    """The runtime's plan of a pass; of a call without elements there are no launches."""
+    """The runtime's plan of a pass, or of kernels that are none's and draw nothing.
+
+    Of a call without elements there are no launches.
+    """
     stages: list[_runtime.Stage] = [(launch.variant.kernel(), *launch[1:]) for launch in launches]
     first, *then = stages or [(None, b"", [], 0, 1, 1, 1, 0)]
     kernel, words, patches, rows, grain, grid, block, shared = first
@@ -316,7 +320,7 @@ def runtime_plan(
         block=block,
         shared=shared,
         # All dropouts draw or none does, so that each has its own offset.
-        draws=one.op.dropouts if one.bound.dropout_slots else 0,
+        draws=one.op.dropouts if one is not None and one.bound.dropout_slots else 0,
         info=info,
         then=then,
         returned=results.returned,

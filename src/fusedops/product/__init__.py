@@ -6,7 +6,7 @@ Where one kernel for both was measured to be faster (docs/explanation/products.m
 call: `choice` says where, `product_kernel` and `product_backward` have its passes for `plan`,
 `single` calls it, `torch_op` is its operator of torch, and `recorded` builds it ahead. `grouped`
 has the product of groups of rows, `grouped_product` torch's, and `grouped_weights` the gradient of
-its matrices. An op of this package is a
+its matrices; `routing` has what stands around products of experts. An op of this package is a
 declaration of its own whose parts, torch's product and the `Map`, each have gradients, operators of
 torch and reports already; it adds their common contract.
 

@@ -19,17 +19,25 @@ from fusedops.generate.product import Factor, write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.views import STORAGE
 from fusedops.plan.placing import parts_of
-from fusedops.plan.planned import Call, Planned, Results, Tensors
+from fusedops.plan.planned import Call, Results, Tensors
 from fusedops.product.factors import matrices_of, matrix_of, product_sizes
 from fusedops.schedule.architectures import ProductTiling
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from fusedops.bind.geometry import Geometry
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.generate.target import Target
     from fusedops.generate.views import View
     from fusedops.plan.placing import Outline
     from fusedops.plan.reading import Reading
+
+    class Buildable(Protocol):
+        """What is launched, before its kernels are built."""
+
+        def build(self) -> _runtime.Plan: ...
+
 
 __all__ = ["Product", "ProductPass", "build_or_warn", "by_none", "factors_of", "is_near"]
 
@@ -193,7 +201,7 @@ def by_none(x: Tensor, /, **operands: Tensor) -> None:
 
 
 def build_or_warn(
-    planned: Planned,
+    planned: Buildable,
     declaration: str,
     instead: str = "a product and the functors beside it run as two kernels",
 ) -> _runtime.Plan | None:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedops.product.routing_kernels import copied_tokens, routed, summed_choices
 from fusedops.torch_ops.tracing import is_transformed
 
 #: So many elements torch sorts in one pass, whatever their bits (aten/src/ATen/native/cuda/Sort.h).
 _SORTED_AT_ONCE = 4096
 
-__all__ = ["Route", "check_experts", "combine", "dispatch", "reorder", "route", "sum_of_choices"]
+__all__ = ["Route", "check_experts", "combine", "dispatch", "route", "sum_of_choices"]
 
 
 class Route(NamedTuple):
@@ -26,18 +27,18 @@ class Route(NamedTuple):
 
     Attributes:
         order: For each row in the order of the experts, its number among (token, choice).
-        token: Its token.
-        offsets: Where each expert's rows begin, and where the last one's end; in grad mode the last
-            one has all rows from there on, those of no expert among them.
+        place: For each number among (token, choice), its row.
+        offsets: Where each expert's rows begin, as int32, and then the number of all rows: those of
+            no expert count as the last one's.
     """
 
     order: Tensor
-    token: Tensor
+    place: Tensor
     offsets: Tensor
 
     @property
     def ends(self) -> Tensor:
-        """Where each expert's rows end, in grad mode."""
+        """Where each expert's rows end."""
         return self.offsets[1:]
 
 
@@ -54,86 +55,110 @@ def check_experts(index: Tensor, experts: int) -> None:
             )
 
 
-def route(expert: Tensor, experts: int) -> Route:
-    """Sort the choices of all tokens by expert, each expert's by token.
+def route(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> tuple[Route, Tensor, Tensor]:
+    """Sort the choices of all tokens by expert, each expert's by token, and copy tokens to rows.
 
     Args:
         expert: The experts of each token, of shape (tokens, choices). A number that is no expert's
-            puts a row behind all others.
+            puts a row behind all others (by torch's sort, one below 0 before all others).
+        weight: The weight of each choice, of the same shape.
+        x: The tokens, of shape (tokens, n).
         experts: How many there are.
+
+    Returns:
+        The route; the weights in the order of the rows, below one another; and the rows, of shape
+        (tokens * choices, n).
     """
-    numbers = expert.reshape(-1)
+    numbers, each = expert.reshape(-1), weight.reshape(-1, 1)
+    found = routed(numbers, each.detach().view(-1), x.detach(), experts)
+    if found is not None:
+        order, place, offsets, sorted_weights, rows = found
+        made = _Reorder.apply(each, order, place, [sorted_weights])
+        return Route(order, place, offsets), made, _Dispatch.apply(x, order, place, [rows])
     at_once = not torch.compiler.is_compiling() and numbers.shape[0] <= _SORTED_AT_ONCE
     if not at_once or numbers.dtype not in (torch.int32, torch.int64):
         # Few bits are sorted in few passes.
         numbers = numbers.to(torch.int16 if experts < 2**15 else torch.int32)
     ordered, order = torch.sort(numbers, stable=True)
     begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
-    token = order // max(1, expert.shape[1])
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
-    if torch.is_grad_enabled():
-        offsets[-1:].fill_(order.shape[0])
-    return Route(order, token, offsets)
+    offsets[-1:].fill_(order.shape[0])
+    at = torch.arange(order.shape[0], device=order.device)
+    way = Route(order, torch.empty_like(order).scatter_(0, order, at), offsets)
+    return way, _Reorder.apply(each, order, way.place, []), dispatch(x, way)
 
 
 def dispatch(x: Tensor, way: Route) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.token, way.order)
-    return result
-
-
-def reorder(each: Tensor, way: Route) -> Tensor:
-    """One number for each of (token, choice), in the order of the rows, below one another."""
-    result: Tensor = _Reorder.apply(each.reshape(-1, 1), way.order)
+    result: Tensor = _Dispatch.apply(x, way.order, way.place, [])
     return result
 
 
 def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
     """Sum the rows of each token, in the order of its choices, in float32 at least."""
-    result: Tensor = _Combine.apply(rows, way.token, way.order, tokens)
+    result: Tensor = _Combine.apply(rows, way.order, way.place, tokens)
     return result
 
 
-def sum_of_choices(rows: Tensor, tokens: int) -> Tensor:
-    """Sum the rows of each token, which follow one another, in their order."""
-    if rows.shape[0] == tokens:
+def sum_of_choices(rows: Tensor, tokens: int, place: Tensor | None = None) -> Tensor:
+    """Sum the rows of each token in the order of its choices.
+
+    Args:
+        rows: The rows.
+        tokens: How many tokens there are.
+        place: The row of each choice; None where the rows of a token follow one another.
+    """
+    if rows.shape[0] == tokens and place is None:
         return rows
+    made = summed_choices(rows, place, tokens)
+    if made is not None:
+        return made
+    if place is not None:  # faster than a bag of an embedding, though it is two kernels
+        rows = rows.index_select(0, place)
     return rows.view(tokens, -1, rows.shape[1]).sum(1)
 
 
 class _Dispatch(torch.autograd.Function):
-    """Row r is the row ``token[r]`` of x, each of which is copied equally often."""
+    """Row r is a copy of the token of choice ``order[r]``; each is copied equally often.
+
+    The rows are in `made` if a kernel has made them: they are no input, or autograd would take them
+    for a view of one.
+    """
 
     @staticmethod
-    def forward(x: Tensor, token: Tensor, order: Tensor) -> Tensor:
-        return x.index_select(0, token)
+    def forward(x: Tensor, order: Tensor, place: Tensor, made: list[Tensor]) -> Tensor:
+        if made:
+            return made.pop()
+        rows = copied_tokens(x, place)
+        if rows is not None:
+            return rows
+        return x.index_select(0, order // max(1, order.shape[0] // max(1, x.shape[0])))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, token, order = inputs
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, list[Tensor]], output: Tensor
+    ) -> None:
+        x, order, place, _ = inputs
         ctx.tokens = x.shape[0]
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
-        ctx.save_for_backward(token, order)
+        ctx.save_for_backward(order, place)
 
     @staticmethod
-    def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if rows is None:  # they went into a product of tokens, which gives the tokens' gradient
-            return None, None, None
-        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None
+            return None, None, None, None
+        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None, None
 
 
 class _Combine(torch.autograd.Function):
-    """The sum of the rows of each token over all choices; order[r] is the number of row r."""
+    """The sum of the rows of each token over all choices; place[i] is the row of choice i."""
 
     @staticmethod
-    def forward(rows: Tensor, token: Tensor, order: Tensor, tokens: int) -> Tensor:
+    def forward(rows: Tensor, order: Tensor, place: Tensor, tokens: int) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
-        numbers = torch.arange(order.shape[0], device=order.device)
-        place = torch.empty_like(order).scatter_(0, order, numbers)
-        # Faster than a bag of an embedding, though it is two kernels; the sum is in float32.
-        return sum_of_choices(rows.index_select(0, place), tokens)
+        return sum_of_choices(rows, tokens, place)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
@@ -141,36 +166,26 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Dispatch.apply(dy, *ctx.saved_tensors), None, None, None
+        return _Dispatch.apply(dy, *ctx.saved_tensors, []), None, None, None
 
 
 class _Reorder(torch.autograd.Function):
-    """Row r is the row ``order[r]`` of each, all of which are copied once."""
+    """Row r is the row ``order[r]`` of each, all of which are copied once; ``place`` is back.
+
+    The result is in `made` if a kernel has made it, as the rows of `_Dispatch`.
+    """
 
     @staticmethod
-    def forward(each: Tensor, order: Tensor) -> Tensor:
-        return each.index_select(0, order)
+    def forward(each: Tensor, order: Tensor, place: Tensor, made: list[Tensor]) -> Tensor:
+        return made.pop() if made else each.index_select(0, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, list[Tensor]], output: Tensor
+    ) -> None:
+        ctx.save_for_backward(inputs[1], inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None]:
-        return _Restore.apply(rows, *ctx.saved_tensors), None
-
-
-class _Restore(torch.autograd.Function):
-    """Row ``order[r]`` is the row r of those given."""
-
-    @staticmethod
-    def forward(rows: Tensor, order: Tensor) -> Tensor:
-        return torch.empty_like(rows).index_copy_(0, order, rows)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None]:
-        return _Reorder.apply(each, *ctx.saved_tensors), None
+    def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None, None]:
+        order, place = ctx.saved_tensors
+        return _Reorder.apply(rows, place, order, []), None, None, None
