@@ -8,15 +8,6 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "Mismatch",
-    "broadcast_cure",
-    "broadcast_shape",
-    "broadcasts",
-    "dims_in_words",
-    "mismatch",
-]
-
 #: The most ways to write a tensor that an error names.
 _MOST = 3
 

@@ -18,15 +18,6 @@ from fusedops.declare.declaration import Declaration
 from fusedops.errors import counted, shortened
 from fusedops.functors import Functor
 
-__all__ = [
-    "Whole",
-    "check_part_of",
-    "check_shared",
-    "drawn_rows",
-    "first_rows",
-    "shared_dims",
-]
-
 
 def shared_dims(functor: Functor, rank: int) -> tuple[int, ...]:
     """The dimensions along which a functor that draws has one draw, ascending and from 0."""

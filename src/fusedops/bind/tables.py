@@ -16,8 +16,6 @@ from torch import Tensor
 
 from fusedops.functors import TableOf
 
-__all__ = ["SeenTable", "check_table", "contribution_sizes", "seen"]
-
 
 class SeenTable(NamedTuple):
     """A table as a kernel sees it.

@@ -15,8 +15,6 @@ from fusedops.functors.suggestions import FUNCTORS
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["check_declaration", "for_call", "nearest"]
-
 #: The option of a call, by the name that other libraries have for it.
 _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
 

@@ -12,8 +12,6 @@ from fusedops.declare.interactive import ShownToUsers, check_assignment, for_use
 from fusedops.declare.options import OPTIONS
 from fusedops.functors import Functor, Operand
 
-__all__ = ["Op"]
-
 
 class Op(metaclass=ShownToUsers):
     """A class of ops, the functors of an op's chains, and constants: a value that does not change.

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from fusedops.declare.hints import nearest
 from fusedops.functors.suggestions import activation_of, made_into_functor
 
-__all__ = ["WANTED", "Wanted", "missing"]
-
 
 class Wanted(NamedTuple):
     """One job.

@@ -28,8 +28,6 @@ from fusedops import _runtime
 from fusedops.bind.tables import SeenTable
 from fusedops.generate.views import STORAGE, Number, OtherHalf, View
 
-__all__ = ["MANY_ROWS", "ArgumentWriter", "Recipe", "RowMaps", "Symbol", "divider", "known"]
-
 
 class Symbol:
     """A placeholder for a size or stride that each call fills in.

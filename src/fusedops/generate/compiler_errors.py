@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fusedops.functors import Functor
 from fusedops.generate.source import Members
 
-__all__ = ["culprit"]
-
 # "kernel.cu(12): error", "kernel.cpp:12:34: error" and, of a chain, "at line 12 of kernel.cu".
 _PLACE = re.compile(
     r"(?P<file>[^\s:()\"]+\.(?:cuh?|cpp))(?:\((?P<nvrtc>\d+)\)|:(?P<host>\d+))"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
     from fusedops.schedule.tuning_file import TuningFile
 
-__all__ = ["ARCHS", "Target", "device_info"]
-
 #: Architectures that can be named.
 ARCHS = (*GPUS, *LEVELS)
 

@@ -23,8 +23,6 @@ from fusedops.jit.store import shared_store, unwritable
 from fusedops.schedule import lookup
 from fusedops.schedule.tuning_file import FORMAT, TuningFile, TuningFileError, read, text_of
 
-__all__ = ["FILE", "content_of", "find", "keep"]
-
 #: The name of the file in its entry.
 FILE = "tuning.json"
 

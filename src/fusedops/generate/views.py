@@ -14,21 +14,6 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.geometry import Placed
 
-__all__ = [
-    "STORAGE",
-    "Blank",
-    "Number",
-    "OtherHalf",
-    "Part",
-    "View",
-    "blocks_view",
-    "filled",
-    "kept_view",
-    "part_of",
-    "views_of",
-    "widened",
-]
-
 #: C++ storage types by torch dtype.
 STORAGE: dict[torch.dtype, str] = {
     torch.float16: "half",

@@ -27,8 +27,6 @@ from torch import Tensor
 
 from fusedops.declare.operator import RowParts
 
-__all__ = ["LossOfParts", "constants_of_part", "mean_of_part", "target_of_part", "value_of_target"]
-
 #: The target of an ignored row in a part, whose targets are counted from its first class.
 _IGNORED = -1
 

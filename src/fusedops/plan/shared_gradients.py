@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fusedops.functors import Functor
     from fusedops.plan.wanted_gradients import WantedGradients
 
-__all__ = ["shared_gradients", "stream_as_row"]
-
 
 def shared_gradients(
     op: Declaration, wanted: frozenset[str], arguments: Mapping[str, Any], dy: torch.dtype | None

@@ -27,15 +27,6 @@ from fusedops.run.first_derivative import only_once
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
 
-__all__ = [
-    "W2",
-    "Between",
-    "between_products",
-    "factor_gradients",
-    "linear_recomputed",
-    "why_kept",
-]
-
 
 def factor_gradients(
     dz: Tensor, x: Tensor | None, w: Tensor | None, shapes: tuple[Sequence[int], Sequence[int]]

@@ -26,8 +26,6 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_broadcast
 from fusedops.run.runnable import CalledOp
 
-__all__ = ["TAKEN", "ProductOp", "given_factors"]
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 

@@ -21,17 +21,6 @@ from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
 
-__all__ = [
-    "by_torch",
-    "ends_of",
-    "group_of_rows",
-    "grouped_product",
-    "product_of_tokens",
-    "rows_of_groups",
-    "summed_product",
-    "sums_of_groups",
-]
-
 #: torch's own product of groups; it has been public since 2.10.
 _BY_TORCH: Any = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)

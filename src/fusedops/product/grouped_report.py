@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fusedops.product.choice import Choice
     from fusedops.product.single import SingleProduct
 
-__all__ = ["explain_groups"]
-
 
 def explain_groups(
     op: SingleProduct,

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
     from fusedops.product.routing import Route
 
-__all__ = ["GroupedTraining"]
-
 
 class GroupedTraining:
     """The calls of an op that want gradients.

@@ -16,20 +16,6 @@ from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 from fusedops.torch_ops.tracing import is_exporting
 
-__all__ = [
-    "Logits",
-    "Sweeps",
-    "ahead_of",
-    "block_columns",
-    "chunk_of",
-    "chunk_rows",
-    "classes_ahead",
-    "keeps_logits",
-    "pieces",
-    "sweeps_of",
-    "why_late",
-]
-
 #: With fewer rows a product with w takes about as long to read w as to multiply, and with more
 #: much less.
 _FEWEST_ROWS, _ENOUGH_ROWS = 512, 1024

@@ -44,16 +44,6 @@ if TYPE_CHECKING:
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.plan.placing import Outline
 
-__all__ = [
-    "ProductBackward",
-    "ProductGradient",
-    "choose",
-    "chosen",
-    "explained",
-    "features_of",
-    "may_fuse",
-]
-
 
 def may_fuse(epilogue: Map) -> bool:
     """Whether a tile of a product can go back through the functors: no output, none masked."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fusedops.ops.losses import CrossEntropy
     from fusedops.prebuild.recording import Signature
 
-__all__ = ["record", "record_gradient", "record_loss", "variants"]
-
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:
     """Record a call of a layer, if one kernel would run product and STORE on some GPU.

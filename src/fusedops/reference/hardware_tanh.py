@@ -15,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusedops.bind.bind import Bound
 
-__all__ = ["InexactTanh", "Site", "inexact_tanhs", "mixes"]
-
 #: The relative error of ``tanh.approx.f32`` that PTX allows, and a hundredth more for the terms of
 #: second order, which an evaluation with exactly this error may not show.
 _MOST = 1.01 * 2.0**-11

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "ProductInput",
-    "Saved",
-    "gradients_once",
-    "run_backward",
-]
-
 
 class ProductInput(NamedTuple):
     """A product that is the x of a call, where one kernel makes it and runs the call.

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fusedops.errors import UNFUSED, UnsupportedError
 
-__all__ = ["only_once", "refuse_second"]
-
 
 def only_once(name: str, results: Sequence[Any], of: Sequence[Tensor | None]) -> Sequence[Any]:
     """Gradients that raise UnsupportedError where torch differentiates them again.

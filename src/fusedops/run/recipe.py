@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 #: The mark of a gradient that is written to x's memory, in the keys of `op.gradients`.
 _IN_PLACE = "in place"
 
-__all__ = ["Recipe", "gradient_key", "new_gradient", "recipe_of", "what_is_kept"]
-
 
 class Recipe(NamedTuple):
     """Which tensors a forward pass saves for the backward pass, given the wanted gradients.

@@ -10,15 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "BackwardFeatures",
-    "Features",
-    "ForwardFeatures",
-    "IndependentFeatures",
-    "LaunchFeatures",
-    "ProductFeatures",
-]
-
 
 class ForwardFeatures(NamedTuple):
     """Features of a forward pass.

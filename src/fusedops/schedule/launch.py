@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from fusedops.schedule.architectures import TILINGS
 
-__all__ = ["IMPLEMENTATIONS", "PREFETCHES", "SUM_STORAGES", "LaunchConfig", "ProductConfig"]
-
 #: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
 #: prefetch of the whole row; one cache line a thread; or, in a backward pass whose blocks have one
 #: row each, one bulk prefetch of a row that a later block takes.

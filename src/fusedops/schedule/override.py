@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
 
-__all__ = ["Override", "current", "replace"]
-
 
 class Override(NamedTuple):
     """Choices that are made beforehand; None leaves a choice to the schedules.

@@ -17,8 +17,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
 
-__all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
-
 
 class Extent(enum.Enum):
     """How much of an operand the kernel reads for one row."""

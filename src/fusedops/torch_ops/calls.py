@@ -17,20 +17,6 @@ from fusedops.declare.text import read
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "FACTOR",
-    "BackwardCall",
-    "ForwardCall",
-    "OpCall",
-    "Shapes",
-    "like",
-    "numbers_of",
-    "operands_of",
-    "pair_of",
-    "rows_of",
-    "schema",
-]
-
 
 class OpCall(NamedTuple):
     """A call of an op as its user has written it, whose names have been checked.
