@@ -62,19 +62,12 @@ def broadcast_cure(
 ) -> str:
     """How to write an operand of sizes `own` so that it fits, by new dimensions or a transpose.
 
+    `single` are the dimensions of x in which it must have size 1. Empty where there is no cure.
+
     >>> broadcast_cure("n", (2, 4, 8, 8), (2,), (3,))
     'use n[:, None, None, None]'
     >>> broadcast_cure("n", (2, 2, 8, 8), (2,), (3,))
     'use n[:, None, None, None] for dimension 0 of x or n[:, None, None] for dimension 1'
-
-    Args:
-        key: The name of the operand.
-        shape: The sizes of x.
-        own: The sizes of the operand.
-        single: The dimensions of x in which it must have size 1.
-
-    Returns:
-        The cure, or an empty text where there is none.
     """
     found: list[tuple[str, tuple[int, ...]]] = []
     for places in itertools.combinations(range(len(shape)), len(own)) if own else ():

@@ -32,10 +32,7 @@ def drawn_rows(
 
     A map is a number for each of x's dimensions: what one step along it adds.
 
-    Args:
-        shape: The shape of x.
-        reduced: The dimensions of x that make a row.
-        draws: The dimensions along which each functor of the call that draws shares its draw.
+    `draws` has the dimensions along which each functor of the call that draws shares its draw.
     """
     maps = {}
     for shared in draws:

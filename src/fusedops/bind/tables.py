@@ -71,12 +71,6 @@ def contribution_sizes(
     """The shape in which a table's gradient comes, of one that broadcasts against x.
 
     It has the index's sizes, and the table's second one along its dimension of x.
-
-    Args:
-        one: The table and its dimension of x.
-        table: The shape of the table.
-        index: The shape of the index.
-        rank: The number of x's dimensions.
     """
     if one.dim is None:
         return list(index)

@@ -279,11 +279,7 @@ _BY_NAME = {_plain(name): one for one in WANTED for name in one.names}
 def missing(name: str, here: Iterable[str], other: str, there: Iterable[str]) -> str:
     """What an error says of a name that a module of fusedops has not; empty if there is nothing.
 
-    Args:
-        name: The name.
-        here: The public names of the module.
-        other: The other module that people look in, as they write it.
-        there: The public names of that.
+    `here` are the public names of the module, `there` those of the other one that people look in.
     """
     if name in there:
         return f"; {other}.{name} is there"

@@ -215,12 +215,8 @@ def numbers_of_ranks(
 ) -> DTensor:
     """Each rank's numbers of rows, one after the other in the last dimension of what all then have.
 
-    Args:
-        numbers: Those of this rank's part of the rows, in a last dimension of their own.
-        mesh: The ranks.
-        placements: How they lie; the last dimension is sharded over `over`.
-        rows: The sizes of all rows.
-        over: The dimensions of the mesh over which they are gathered.
+    `rows` are the sizes of all rows. The last dimension is sharded over the dimensions `over` of
+    the mesh, as `placements` says.
     """
     ranks = 1
     for at in over:

@@ -206,12 +206,7 @@ def declaration_html(
 ) -> str:
     """A declaration as a small table of HTML, for notebooks.
 
-    Args:
-        name: The op.
-        chains: What each row of the table shows, in order.
-        inputs: The tensors that a call gives by position.
-        operands: What it gives by name.
-        outputs: What it returns.
+    Each chain has a row; `inputs` are given by position, `operands` by name.
     """
     rows = {side: " → ".join(map(str, chain)) for side, chain in chains.items()}
     arguments = [*inputs, *(f"{operand}=…" for operand in operands)]

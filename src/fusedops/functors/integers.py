@@ -124,11 +124,8 @@ def range_of(
 ) -> Range | None:
     """The range of an operation's results; None where a float may not compute them exactly.
 
-    Args:
-        name: The operation's.
-        numbers: Those among its arguments that are no tensors.
-        tensors: The ranges of the others, None for what is floating point.
-        dtype: The result's, of integers.
+    `numbers` are those among its arguments that are no tensors; `tensors` has the ranges of the
+    others, None for what is floating point.
     """
     scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
     plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]

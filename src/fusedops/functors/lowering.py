@@ -334,12 +334,7 @@ def lower(
 ) -> Lowered:
     """Statements for a graph, and the expressions of its results.
 
-    Args:
-        title: What messages call the functor.
-        traced: The graph.
-        inputs: What statements call its inputs, in order.
-        shape: Of the samples.
-        rounds: Whether conversions between floating types are statements, or nothing.
+    With `rounds`, conversions between floating types are statements; else they are nothing.
 
     Raises:
         UnsupportedError: An operation has no spelling; the message names it.

@@ -36,9 +36,8 @@ _VIEWS = SAME - {"alias", "detach", "lift", "contiguous"}
 def _any_shape(traced: fx.GraphModule, shape: tuple[int, ...]) -> Callable[..., Tensor]:
     """The traced operations as a torch function for an x of any shape and device.
 
-    Args:
-        traced: The operations, of the value and the operands, all of the same shape.
-        shape: That shape, of no other tensor in them but single elements.
+    The value and the operands have this shape; all other tensors in the operations are single
+    elements.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {}
@@ -125,10 +124,7 @@ class _NotFloating(Exception):  # noqa: N818 (not an error: it tells how to trac
 def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool]) -> Traced:
     """Trace the value of ``function(x, *operands)`` for one element, and its gradients.
 
-    Args:
-        title: What messages call it.
-        function: The function.
-        integers: Of each operand, whether it is of integers.
+    `integers` says of each operand whether it is of integers.
 
     Raises:
         UnsupportedError: It uses an operation that is not pointwise, or depends on values, shapes

@@ -32,12 +32,8 @@ def culprit(
 
     None if it is unknown, or code of fusedops.
 
-    Args:
-        log: Output of NVRTC, GCC or Clang.
-        source: The source text that was compiled.
-        members: The members of the kernel's argument, each a line of the source.
-        sides: The functors in order, by where they stand: "load" and "store".
-        operator: Name of the operator, and its C++ text if no header holds it.
+    The members are each a line of the source. `sides` has the functors in order by where they
+    stand, "load" and "store"; `operator` is a name, and its C++ text if no header holds it.
     """
     lines = source.splitlines()
     for file, number in _places(log):

@@ -125,13 +125,7 @@ def cuda_source(
 ) -> Text:
     """The source of one GPU variant, which has one kernel, `fusedops_kernel`.
 
-    Args:
-        entry: The kernel template: "forward", "gradient" or "sums".
-        members: The members of the argument, in order.
-        words: Size of the argument in words of 8 bytes.
-        tile: The schedule, which gives the launch bounds and the cluster size.
-        headers: Paths of headers to include, below fusedops/.
-        definitions: Source of operator and functors that no header holds.
+    The arguments are as in `Variant`.
     """
     prefetch = tile.launch.prefetch
     prefetches = str(prefetch != "never").lower()

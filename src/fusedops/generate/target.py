@@ -59,9 +59,7 @@ class Target(NamedTuple):
     def named(cls, arch: str, multiprocessors: int | None = None) -> Target:
         """The target of this name; "cpu" is this machine's CPU.
 
-        Args:
-            arch: One of `ARCHS`, or "cpu".
-            multiprocessors: Number of SMs, in place of the usual number of such a GPU.
+        `multiprocessors` takes the place of the usual number of such a GPU.
 
         Raises:
             ValueError: There is no such architecture.

@@ -29,12 +29,7 @@ FILE = "tuning.json"
 
 @functools.cache
 def find(arch: str, device: str) -> TuningFile | None:
-    """The file that was tuned on a device, read once; None without one that can be used.
-
-    Args:
-        arch: The architecture that kernels are built for.
-        device: The driver's name of the device.
-    """
+    """The file that was tuned on a device, read once; None without one that can be used."""
     store = shared_store()
     if store is None:
         return None

@@ -126,12 +126,8 @@ def filled(
 ) -> dict[Any, Part]:
     """The parts of a call by key, in order. In C++ (csrc/parts.cpp), as every plan needs them.
 
-    Args:
-        blanks: What is known of them.
-        values: The tensors of the call by name, and pairs of the dtype and the shape of those that
-            are not at hand.
-        shape: The shape of x.
-        reduced: The dimensions of x that make a row.
+    `values` are the tensors of the call by name, and pairs of the dtype and the shape of those that
+    are not at hand.
     """
     return _runtime.parts(Part, blanks, values, shape, reduced)
 
@@ -177,10 +173,7 @@ def blocks_view(view: View, step: int) -> View:
 def kept_view(view: View, numbers: int, width: int) -> View:
     """A view whose columns are the numbers kept of a row.
 
-    Args:
-        view: The view of the kept tensor.
-        numbers: Count of numbers kept per row.
-        width: Largest vector width in elements.
+    `width` is the largest vector width.
     """
     storage, place, _, patch, shared = view
     power = numbers & -numbers  # no vector accesses of three elements

@@ -128,11 +128,7 @@ def largest(
 ) -> tuple[Region[Root], Declared[Op] | None]:
     """The largest region that can be declared, with its declaration; None if it does not pay.
 
-    Args:
-        root: What it is grown from.
-        place: Facts of the graph.
-        declare: Gives the declaration of a region.
-        left: Why a region is left; empty for one that is declared.
+    `declare` gives the declaration of a region, `left` why it is left, or nothing.
     """
     banned: set[fx.Node] = set()
     known: dict[fx.Node, str] = {}
@@ -171,13 +167,7 @@ def replace(
 ) -> tuple[str, ...]:
     """Put a call into a graph in place of a region's nodes; the names of these.
 
-    Args:
-        graph: The graph.
-        place: Facts of it.
-        region: The region.
-        declared: Its declaration.
-        call: The function that calls the op.
-        factors: What it is called with by position.
+    `call` calls the op, with `factors` by position.
     """
     result = example(region.result)
     if result is None or not result.is_contiguous():

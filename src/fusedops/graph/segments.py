@@ -76,11 +76,8 @@ class Segment:
 def why_not(node: fx.Node, like: fx.Node, centre: fx.Node, place: Place) -> str:
     """Why a node cannot be computed in the kernel of another; empty if it can.
 
-    Args:
-        node: The node.
-        like: One whose result has the shape of what the kernel computes.
-        centre: The reduction or product of the kernel.
-        place: Facts of the graph.
+    `like` is a node whose result has the shape of what the kernel computes, `centre` the kernel's
+    reduction or product.
     """
     made, shape = example(node), example(like)
     if made is None or shape is None or node.op not in ("call_function", "call_method"):
@@ -231,11 +228,8 @@ def generated(
 ) -> Functor:
     """Generate a functor that computes a sequence of pointwise nodes.
 
-    Args:
-        nodes: The nodes, in order; the last one's result is the functor's.
-        entry: The node whose result is the value.
-        operands: The names of the other tensors that the nodes read.
-        label: What the function is called.
+    It gives the last one's result; the result of `entry` is the value. `operands` has the names of
+    the other tensors that the nodes read, `label` what the function is called.
 
     Raises:
         UnsupportedError: No functor can hold an operation.

@@ -124,11 +124,7 @@ def result_dtype(
     That depends on how its forward is written, on the dtypes of its parameters, and on autocast. So
     the stock forward is asked once for each of these, with a single row of ones.
 
-    Args:
-        module: A swapped module with a weight and a bias, either of which may be None.
-        shape: Of that row.
-        dtype: Of x.
-        device: Of x.
+    The row has this shape.
     """
     weight, bias = module.weight, module.bias
     kind = device.type

@@ -277,9 +277,7 @@ def load_library(built: Artifact, load: Callable[[str | bytes], _Loaded]) -> _Lo
     whoever may rename a folder above the cache, or cleared, or never been kept, or lie where
     nothing may be executed: then its verified bytes serve.
 
-    Args:
-        built: The library.
-        load: Loads the library at a path. It raises an OSError or a RuntimeError if it cannot.
+    `load` loads the library at a path, and raises an OSError or a RuntimeError if it cannot.
     """
     if not Path(DESCRIPTORS).is_dir():  # then the loader can only be told a path
         return load(os.fsencode(built.binary))

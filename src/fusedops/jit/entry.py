@@ -96,10 +96,8 @@ def record(
 def read_entry(folder: Path, request: str | None = None, build: str | None = None) -> Entry:
     """The entry in `folder`, each of its files read once.
 
-    Args:
-        folder: Its name has to be what follows from the record.
-        request: The request digest that it has to have, if that is known.
-        build: The build digest likewise.
+    Its digests have to be these, as far as they are known, and the folder's name what follows from
+    the record.
 
     Raises:
         Damaged: It is not there, not whole, another one, or not to be trusted.

@@ -199,10 +199,7 @@ class LossOfParts:
     def of_row_parts(self, numbers: Tensor, target: Tensor, classes: int) -> dict[str, Tensor]:
         """What the op returns of each row, by the numbers of all ranks, of shape (*rows, ranks, k).
 
-        Args:
-            numbers: The numbers of `part_of_row`.
-            target: The class of each row.
-            classes: How many there are.
+        The numbers are those of `part_of_row`.
         """
         names = [one.name for one in self._shared]
         parts = dict(zip(names, numbers.movedim(-2, 0).unbind(-1), strict=True))
@@ -261,11 +258,8 @@ class LossOfParts:
         op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
         maximum, to which the sum is relative.
 
-        Args:
-            parts: The numbers of each block, as `joined_blocks` takes them.
-            found: What it returns of them.
-            target: The class of each row.
-            classes: How many there are.
+        `parts` are the numbers of each block, as `joined_blocks` takes them, and `found` what that
+        returns.
         """
         ignored = target == self.constants["ignore_index"]
         known = (target >= 0) & (target < classes)

@@ -75,13 +75,8 @@ class Form(NamedTuple):
 def plan(one: Pass, target: Target | None = None, reading: Reading = USUAL) -> Planned | None:
     """Plan a pass of a call in one reading, without building anything.
 
-    Args:
-        one: The pass.
-        target: The target to generate for; that of x's device by default.
-        reading: How the call is read where its shapes leave that open.
-
-    Returns:
-        The plan; None if no one kernel takes the tensors as they lie.
+    The target is by default that of x's device. None if no one kernel takes the tensors as they
+    lie.
 
     Raises:
         UnsupportedError: No kernel can be made for the tensors or for the target.
@@ -97,10 +92,7 @@ def plan_loaded(one: Pass, target: Target, hints: Hints | None = None) -> Planne
     A last batch of size one has a row dimension less, and must not build a kernel for that. What
     adds up partial sums makes no difference: few kernels do that for all calls.
 
-    Args:
-        one: The pass.
-        target: The target that kernels are built for.
-        hints: Where loaded kernels were found for the op's calls.
+    `hints` say where loaded kernels were found for the op's calls.
     """
     bound = one.bound
     first: Call | None = None

@@ -107,9 +107,7 @@ def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
     Where rows share an operand in some dimension, that is two at least, whatever the sizes: calls
     of the same kind with more rows need as many.
 
-    Args:
-        broadcasts: Whether rows share an operand (`Outline.broadcasts`).
-        sizes: The sizes of the row dimensions after merging.
+    The sizes are those of the row dimensions after merging.
     """
     least = len(sizes)
     if least < 2 and broadcasts:
@@ -120,10 +118,7 @@ def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
 def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[Reading]:
     """The readings of a call in the order in which loaded kernels are looked for.
 
-    Args:
-        bound: The forward call.
-        first: The geometry of the call as it is usually read.
-        backward: Whether the call is a backward pass.
+    `first` is the geometry of the call as it is usually read.
     """
     sizes = first.sizes
     while len(sizes) > 1 and sizes[0] == 1:
@@ -185,13 +180,7 @@ def as_read(
 ) -> list[Sharing]:
     """How elements of x share those of operands that have gradients, as a reading has it.
 
-    Args:
-        bound: The forward call.
-        outline: The outline of that.
-        geometry: Its rows and columns.
-        reading: The reading.
-        uses: The uses of the operands.
-        places: The strides of the operand in each of them.
+    `places` has the strides of the operand in each of its uses.
     """
     if bound.tables:  # of a table, a gradient is made of what elements give to its entries
         vectors = reading.vectors

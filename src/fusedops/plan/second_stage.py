@@ -109,10 +109,7 @@ def second_stage(
 ) -> tuple[bytes, Schedule | None, int, int, int, int]:
     """Fill in the numbers of a call, and choose the launch.
 
-    Args:
-        argument: That of `argument_of`.
-        call: The call, whose rows and columns the gradients have.
-        results: What has partial sums.
+    The argument is that of `argument_of`; the results say what has partial sums.
 
     Returns:
         The words of the argument, the schedule (None on a CPU), and, as in `Launch`, the rows, one

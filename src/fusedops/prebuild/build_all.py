@@ -111,13 +111,8 @@ def build_all(
 
     An error in building one variant is noted in its outcome, and the others are still built.
 
-    Args:
-        wanted: The variants to build.
-        processes: The most processes that build at the same time.
-        done: Called with the outcome of each variant as soon as it is known.
-
-    Returns:
-        The outcome of each variant, in the order in which they became known.
+    `done` is called with each outcome as soon as it is known, and outcomes are returned in that
+    order.
     """
     outcomes = []
 

@@ -245,10 +245,7 @@ def notify(
     number of rows adds no line, unless that number changes a kernel on some architecture; nor does
     a call that needs no kernel on any.
 
-    Args:
-        call: Makes the text of the call.
-        variants: Lists the variants that the call needs on a target.
-        own: The target that the call is about to run on.
+    `own` is the target that the call is about to run on.
 
     Raises:
         OSError: The file cannot be written to.

@@ -211,14 +211,8 @@ def features_of_sizes(
 ) -> ProductFeatures | Choice:
     """The features of a product and an epilogue; or two kernels, whatever the features.
 
-    Args:
-        epilogue: The functors.
-        sizes: The rows, columns and depth of a product, and how many there are.
-        dtype: That of the factors.
-        arguments: Operands and options of the epilogue.
-        target: What runs it.
-        grouped: As in `ProductFeatures`.
-        copies: Likewise.
+    `sizes` are the rows, columns and depth of a product, and how many there are; grouped and copies
+    are as in `ProductFeatures`.
     """
     never = why_never(dtype, target)
     if never:

@@ -80,12 +80,8 @@ def product_of_tokens(
 ) -> Tensor:
     """The product of each group of rows as a function of the tokens that they are (`dispatch`).
 
-    Args:
-        x: The tokens.
-        rows: The tokens in the order of the groups.
-        w: A matrix for each group.
-        way: Where the rows come from.
-        made: The product, if there is one, as for `grouped_product`.
+    `rows` are the tokens in the order of the groups, which `way` gives; `made` is as for
+    `grouped_product`.
     """
     args = rows, way, [] if made is None else [made]
     result: Tensor = _ProductOfTokens.apply(x, w, *args)

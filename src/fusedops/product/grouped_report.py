@@ -33,13 +33,7 @@ def explain_groups(
 ) -> ProductExplanation:
     """Explain a call whose factors and groups have been checked; nothing is computed.
 
-    Args:
-        op: The op.
-        by_expert: The operands that have an entry for each group.
-        first: The rows of all groups.
-        second: A matrix for each group.
-        arguments: Operands and options, without the offsets.
-        choice: How the call is run.
+    The arguments are without the offsets; `choice` is how the call is run.
     """
     tables: dict[str, Tensor] = {}
     for name in by_expert:

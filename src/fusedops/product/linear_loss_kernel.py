@@ -52,12 +52,8 @@ def chosen(
 ) -> Choice:
     """Whether one kernel runs product and loss, as far as shapes and types decide, and why.
 
-    Args:
-        part: The op that gives the numbers of a part's rows.
-        x: The left factor, as a matrix.
-        w: The right one.
-        operands: The operands of the LOAD, and the target.
-        target: What runs it; by default the device of the call, which runs it now.
+    `part` gives the numbers of a part's rows; x is a matrix, and the target of the loss is among
+    the operands. What runs it is by default the device of the call, which runs it now.
     """
     if x.dtype is not w.dtype or x.dtype not in HALVES:
         return Choice(None, HALVES_ALONE)

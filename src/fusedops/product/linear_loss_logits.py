@@ -109,12 +109,8 @@ def ahead_of(op: Any, x: Tensor, w: Tensor) -> int:
 def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
     """How many rows of a call are multiplied at a time, where gradients are made of them.
 
-    Args:
-        op: The op.
-        x: The left factor, in the dtype of the product.
-        w: The right one.
-        of_w: Whether a gradient of w is made, in either pass.
-        ahead: For how many classes the forward sweep makes it.
+    The factors have the dtype of the product; `of_w` says whether a gradient of w is made, in
+    either pass, `ahead` for how many classes the forward sweep makes it.
     """
     rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, x.dtype.itemsize
     sums, spare = ahead * features * max(size, 4) // size, op.constants.get("memory", 0) // size

@@ -36,11 +36,7 @@ def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) ->
 
     Two kernels are recorded where the second is planned, as of any op.
 
-    Args:
-        epilogue: The STORE of the layer, which is `able`; its gradient does not read the product.
-        x: The left factor, which has been checked.
-        w: The right factor, which has been checked.
-        arguments: Operands and options.
+    The STORE is `able`, and its gradient does not read the product; factors have been checked.
     """
     if _is_odd(epilogue, (x, w), arguments):
         return

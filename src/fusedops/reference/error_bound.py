@@ -192,9 +192,7 @@ def independent(total: Tensor, squares: Tensor) -> Tensor:
     That is never more than the sum of what the terms are off by. By Hoeffding's inequality it is
     more than 8 times the root of the sum of the squares once in 10^13.
 
-    Args:
-        total: The sum of what the terms may be off by.
-        squares: The sum of the squares of that.
+    `total` is the sum of what the terms may be off by, `squares` the sum of its squares.
     """
     return torch.minimum(total, 8 * squares.sqrt())
 

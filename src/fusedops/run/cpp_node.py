@@ -139,15 +139,8 @@ def _resume(
 ) -> tuple[Any, ...]:
     """Run a backward pass in Python, and note in `known` what the kernel is called with.
 
-    Args:
-        op: The op.
-        wanted: The names whose gradients are wanted.
-        dtype: The dtype of y.
-        names: The names of the arguments of the backward call.
-        known: `Program.known`.
-        shape: The shape of x.
-        arguments: The arguments of the backward call, of which every tensor was saved.
-        incoming: The gradients of the outputs, None where there is none.
+    `names` are those of the arguments of the backward call, of which every tensor was saved;
+    `known` is that of the `Program`. An output without a gradient has None among the incoming ones.
     """
     given = dict(zip(names, arguments, strict=True))
     tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}

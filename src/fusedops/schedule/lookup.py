@@ -136,10 +136,7 @@ def _files(arch: str, gpu: Gpu) -> list[tuple[TuningFile, bool]]:
 def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
 
-    Args:
-        features: What the kernel has to do.
-        arch: The architecture that it is built for.
-        gpu: The GPU's facts, which limit the configuration.
+    The GPU's facts limit the configuration.
     """
     where = ""
     values: dict[str, Any] = {}

@@ -96,12 +96,8 @@ def tile_of(
 ) -> Tile:
     """Cut a row into packs of a given vector width, by a limit on the elements per thread.
 
-    Args:
-        columns: Row length in elements.
-        width: Elements in a pack (vector width).
-        compute_bytes: Size of the compute type in bytes, 4 or 8; a double takes two registers.
-        table: Largest number of 4-byte values per thread, by columns.
-        most_threads: Largest number of threads that hold one chunk.
+    `table` has the largest number of 4-byte values per thread, by columns. At most `most_threads`
+    threads hold one chunk.
     """
     most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)

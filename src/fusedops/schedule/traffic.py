@@ -108,11 +108,6 @@ def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
     larger batch. So only what has no row dimension at all is shared: 0-d tensors, and where x's
     reduced dimensions are its last ones, tensors of no more dimensions than those. Sizes in the
     reduced dimensions may count: columns are part of the tile.
-
-    Args:
-        value: A tensor that broadcasts against x, or a number.
-        x: The input tensor.
-        reduced: The dimensions of x that make up a row, ascending.
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return Extent.NUMBER

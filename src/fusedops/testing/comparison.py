@@ -104,11 +104,7 @@ def compare_forward(
 ) -> Comparison:
     """Compare the outputs of a call of a product that wants no gradient.
 
-    Args:
-        op: The declaration.
-        given: The factors and the operands by name.
-        options: The options of the call.
-        call: What gives the outputs, by default the op itself.
+    `call` gives the outputs; by default it is the op itself.
     """
     case = Case("no gradient", given)
 

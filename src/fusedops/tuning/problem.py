@@ -117,11 +117,8 @@ def implementation_of_last() -> str:
 def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]) -> Problem:
     """A pass of a row op, timed with as many rows as fit on the device.
 
-    Args:
-        bound: The checked call; its tensors may have no memory.
-        kind: The pass, "forward" or "backward", which computes all gradients.
-        device: The GPU.
-        options: The options of the call.
+    The pass is "forward", or "backward", which computes all gradients. Tensors of the call may have
+    no memory.
 
     Raises:
         UnsupportedError: It has no kernel of its own.
@@ -159,10 +156,7 @@ def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str,
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """The kernel of a pass and its schedule.
 
-    Args:
-        bound: The checked call; its tensors may have no memory.
-        kind: The pass, "forward" or "backward", which computes all gradients.
-        target: What it is built for, a GPU.
+    The pass is as for `of_pass`.
 
     Raises:
         UnsupportedError: It has no kernel of its own.
@@ -258,10 +252,6 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
     The outermost dimensions are cut first, to halves, and no dimension to less than two: rows that
     share operands go on sharing them. No tile and no launch configuration depends on the number of
     rows.
-
-    Args:
-        bound: A checked call; its tensors may have no memory.
-        elements: The largest number of elements.
     """
     sizes = list(bound.x.shape)
     rows = [dim for dim in range(len(sizes)) if dim not in bound.reduced]
@@ -275,10 +265,7 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
 def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
     """Narrow a factor to the rows of a product that has been narrowed.
 
-    Args:
-        factor: The factor.
-        z: The product, cut.
-        last: The number of the factor's last dimensions that stay as they are.
+    Its `last` dimensions stay as they are.
     """
     for dim in range(-factor.dim(), -last):
         if factor.shape[dim] > 1:  # else it is shared

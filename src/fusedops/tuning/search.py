@@ -303,10 +303,8 @@ def search(
     Each configuration is checked before it is timed; one that is wrong, or that cannot be built or
     launched, is passed over. The tile stays as it is, and with it the bits of the results.
 
-    Args:
-        kernel: What is configured, and how it is now.
-        trial: What checks and times.
-        done: Called after each trial.
+    `kernel` says what is configured, and how it is now; `trial` checks and times; `done` is called
+    after each trial.
 
     Raises:
         AssertionError: The configuration that it has now gives wrong results.
