@@ -13,17 +13,11 @@ _MOST = 3
 
 
 class Mismatch(NamedTuple):
-    """Why a shape does not broadcast against x's.
+    """Why a shape does not broadcast against x's."""
 
-    Attributes:
-        dim: The dimension, counted from the end (-1 is the last).
-        got: The operand's size in that dimension.
-        wanted: The size of x in that dimension, or None if x has no such dimension.
-    """
-
-    dim: int
-    got: int
-    wanted: int | None
+    dim: int  # the dimension, counted from the end (-1 is the last)
+    got: int  # the operand's size in that dimension
+    wanted: int | None  # the size of x in that dimension, or None if x has no such dimension
 
 
 def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:

@@ -18,17 +18,11 @@ from fusedops.functors import TableOf
 
 
 class SeenTable(NamedTuple):
-    """A table as a kernel sees it.
+    """A table as a kernel sees it."""
 
-    Attributes:
-        first: Its first entry, which broadcasts against x.
-        entries: The number of entries.
-        step: The step from one entry to the next, in elements.
-    """
-
-    first: Tensor
-    entries: int
-    step: int
+    first: Tensor  # its first entry, which broadcasts against x
+    entries: int  # the number of entries
+    step: int  # the step from one entry to the next, in elements
 
 
 def check_table(name: str, one: TableOf, table: Tensor, x: Tensor, reduced: Sequence[int]) -> None:

@@ -16,23 +16,15 @@ from fusedops.functors.suggestions import activation_of, made_into_functor
 
 
 class Wanted(NamedTuple):
-    """One job.
+    """One job."""
 
-    Attributes:
-        names: Names for it that the library has not, in CamelCase or with underscores.
-        sentence: What an error says that asked for one of the names.
-        code: The expression to write, of torch and fusedops and of tensors; empty for none.
-        job: What the README's table calls it; empty if it is not in the table.
-        page: Its page below docs/.
-        write: What the table has in place of `code`.
-    """
-
+    #: Names for it that the library has not, in CamelCase or with underscores.
     names: tuple[str, ...] = ()
-    sentence: str = ""
-    code: str = ""
-    job: str = ""
-    page: str = ""
-    write: str = ""
+    sentence: str = ""  # what an error says that asked for one of the names
+    code: str = ""  # the expression to write, of torch and fusedops and of tensors; empty for none
+    job: str = ""  # what the README's table calls it; empty if it is not in the table
+    page: str = ""  # its page below docs/
+    write: str = ""  # what the table has in place of `code`
 
 
 WANTED = (

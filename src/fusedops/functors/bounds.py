@@ -37,17 +37,11 @@ _NO_LARGER = (
 
 
 class _Line(NamedTuple):
-    """An integer expression: the column index times -1, 0 or 1, plus a number per row.
+    """An integer expression: the column index times -1, 0 or 1, plus a number per row."""
 
-    Attributes:
-        column: That factor.
-        rest: The number of the row as an expression; None for 0.
-        most: The largest size that it can have.
-    """
-
-    column: int
-    rest: str | None
-    most: float
+    column: int  # that factor
+    rest: str | None  # the number of the row as an expression; None for 0
+    most: float  # the largest size that it can have
 
     def times(self, sign: int) -> _Line:
         rest = self.rest

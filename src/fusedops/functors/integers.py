@@ -45,15 +45,10 @@ class Memory:
 
 
 class Tree(NamedTuple):
-    """The expression that computed a boolean or an integer.
+    """The expression that computed a boolean or an integer."""
 
-    Attributes:
-        name: The operation of torch's.
-        given: Its arguments by name: what tensors hold, and numbers.
-    """
-
-    name: str
-    given: Mapping[str, Any]
+    name: str  # the operation of torch's
+    given: Mapping[str, Any]  # its arguments by name: what tensors hold, and numbers
 
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> Tree:

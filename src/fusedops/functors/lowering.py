@@ -56,17 +56,11 @@ class _Number(float):
 
 
 class Lowered(NamedTuple):
-    """A graph as statements.
-
-    Attributes:
-        steps: The statements.
-        results: The expressions of the graph's results.
-        trees: What names of truth values and of whole numbers stand for.
-    """
+    """A graph as statements."""
 
     steps: tuple[Step, ...]
-    results: tuple[str, ...]
-    trees: Mapping[str, Tree]
+    results: tuple[str, ...]  # the expressions of the graph's results
+    trees: Mapping[str, Tree]  # what names of truth values and of whole numbers stand for
 
 
 class _Lowering:

@@ -77,34 +77,24 @@ _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
 class Traced(NamedTuple):
-    """A function as it was traced.
+    """A function as it was traced."""
 
-    Attributes:
-        program: What it and its derivative do to an element.
-        forward: The same of tensors, by the dtype of the arithmetic. None where torch could not
-            differentiate it as the function itself (a `torch.autograd.Function`, a part under
-            `torch.no_grad()`), or where C++ was given.
-        positions: The dimensions of x whose coordinates it reads, in the order of the program's.
-    """
-
-    program: Program
+    program: Program  # what it and its derivative do to an element
+    #: The same of tensors, by the dtype of the arithmetic. None where torch could not differentiate
+    #: it as the function itself (a `torch.autograd.Function`, a part under `torch.no_grad()`), or
+    #: where C++ was given.
     forward: Mapping[torch.dtype, Callable[..., Tensor]] | None
+    #: The dimensions of x whose coordinates it reads, in the order of the program's.
     positions: tuple[int, ...] = ()
 
 
 class _Function(NamedTuple):
-    """A function to be traced.
+    """A function to be traced."""
 
-    Attributes:
-        title: What messages call it.
-        call: The function, of x, of the operands and of the coordinates.
-        integers: Of each operand and coordinate, whether it is of integers.
-        returns: The dtype of what it returns; None where that is floating point.
-    """
-
-    title: str
-    call: Callable[..., Tensor]
-    integers: tuple[bool, ...]
+    title: str  # what messages call it
+    call: Callable[..., Tensor]  # the function, of x, of the operands and of the coordinates
+    integers: tuple[bool, ...]  # of each operand and coordinate, whether it is of integers
+    #: The dtype of what it returns; None where that is floating point.
     returns: torch.dtype | None = None
 
     @property

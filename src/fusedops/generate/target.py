@@ -27,18 +27,13 @@ ARCHS = (*GPUS, *LEVELS)
 
 
 class Target(NamedTuple):
-    """The architecture that a variant is built for.
+    """The architecture that a variant is built for."""
 
-    Attributes:
-        arch: A GPU architecture such as "sm_90", or a level of CPU features.
-        gpu: The facts of the GPU that kernels will run on, as far as kernels of `arch` can use
-            them; None for a CPU.
-        translated: Whether the driver has to translate PTX, since the GPU is of a newer generation
-            than `arch`.
-    """
-
-    arch: str
+    arch: str  # a GPU architecture such as "sm_90", or a level of CPU features
+    #: The facts of the GPU that kernels will run on, as far as kernels of `arch` can use them; None
+    #: for a CPU.
     gpu: Gpu | None = None
+    #: Whether the driver has to translate PTX, since the GPU is of a newer generation than `arch`.
     translated: bool = False
 
     @property

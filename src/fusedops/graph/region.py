@@ -46,25 +46,18 @@ Root = TypeVar("Root", bound=Reduction | Product)
 
 @dataclasses.dataclass
 class Region(Generic[Root]):
-    """A softmax, norm or linear layer with its pointwise neighbours, as one kernel computes them.
+    """A softmax, norm or linear layer with its pointwise neighbours, as one kernel has them."""
 
-    Attributes:
-        root: The reduction or the linear layer.
-        x: The node that is the kernel's input.
-        load, store: The segments before and after the root, in order. A linear layer has no load.
-        result: The node whose result is y.
-        saved: The other nodes that are used outside of the region, too: before a reduction, or
-            after a linear layer.
-        stops: Why the region ends where it does, by the node that is outside.
-    """
-
-    root: Root
-    x: fx.Node
+    root: Root  # the reduction or the linear layer
+    x: fx.Node  # the node that is the kernel's input
+    #: The segments before and after the root, in order. A linear layer has no load.
     load: list[Segment]
     store: list[Segment]
-    result: fx.Node
+    result: fx.Node  # the node whose result is y
+    #: The other nodes that are used outside of the region, too: before a reduction, or after a
+    #: linear layer.
     saved: list[fx.Node]
-    stops: dict[fx.Node, str]
+    stops: dict[fx.Node, str]  # why the region ends where it does, by the node that is outside
 
     @property
     def nodes(self) -> list[fx.Node]:

@@ -42,15 +42,10 @@ from fusedops.graph.nodes import (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Node order and in-place writes of a graph, as regions need them.
+    """Node order and in-place writes of a graph, as regions need them."""
 
-    Attributes:
-        order: The number of each node.
-        barriers: How many nodes before each node write to memory.
-    """
-
-    order: dict[fx.Node, int]
-    barriers: dict[fx.Node, int]
+    order: dict[fx.Node, int]  # the number of each node
+    barriers: dict[fx.Node, int]  # how many nodes before each node write to memory
 
     @classmethod
     def of(cls, graph: fx.Graph) -> Place:
@@ -60,17 +55,11 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A run of pointwise nodes that become one functor, or a single dropout, cast or save.
+    """A run of pointwise nodes that become one functor, or a single dropout, cast or save."""
 
-    Attributes:
-        nodes: The nodes, in order; the last one's result goes on.
-        entry: The node whose result comes in.
-        kind: "pointwise", "dropout", "cast" or "save".
-    """
-
-    nodes: tuple[fx.Node, ...]
-    entry: fx.Node
-    kind: str
+    nodes: tuple[fx.Node, ...]  # the nodes, in order; the last one's result goes on
+    entry: fx.Node  # the node whose result comes in
+    kind: str  # "pointwise", "dropout", "cast" or "save"
 
 
 def why_not(node: fx.Node, like: fx.Node, centre: fx.Node, place: Place) -> str:

@@ -45,17 +45,11 @@ class Swapped(nn.Module):
 
 
 class Replacement(NamedTuple):
-    """What takes the place of a module that was recognised.
+    """What takes the place of a module that was recognised."""
 
-    Attributes:
-        kind: The class that `swap` takes.
-        options: The options of `swap` for it.
-        label: What it computes, for people.
-    """
-
-    kind: type[Swapped]
-    options: tuple[Any, ...]
-    label: str
+    kind: type[Swapped]  # the class that `swap` takes
+    options: tuple[Any, ...]  # the options of `swap` for it
+    label: str  # what it computes, for people
 
 
 _classes: dict[tuple[Any, ...], type[Swapped]] = {}

@@ -57,19 +57,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Entry:
-    """A verified entry.
+    """A verified entry."""
 
-    Attributes:
-        folder: Where it is, or was: another process may set it aside or clear it.
-        binary: The binary's path in it.
-        meta: The record.
-        contents: Every file, as it was verified.
-    """
-
-    folder: Path
-    binary: Path
-    meta: Mapping[str, Any]
-    contents: Mapping[str, bytes] = dataclasses.field(repr=False)
+    folder: Path  # where it is, or was: another process may set it aside or clear it
+    binary: Path  # the binary's path in it
+    meta: Mapping[str, Any]  # the record
+    contents: Mapping[str, bytes] = dataclasses.field(repr=False)  # every file, as it was verified
 
     def read(self, name: str) -> bytes:
         """The verified content of the file `name`.

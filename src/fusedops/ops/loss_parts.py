@@ -32,17 +32,11 @@ _IGNORED = -1
 
 
 class _Shared(NamedTuple):
-    """A number of a row that each rank finds of its own classes.
+    """A number of a row that each rank finds of its own classes."""
 
-    Attributes:
-        name: That of a result of the part's op, or what is made of these.
-        said: What it is, for messages.
-        of_none: What it is of no classes.
-    """
-
-    name: str
-    said: str
-    of_none: float = 0.0
+    name: str  # that of a result of the part's op, or what is made of these
+    said: str  # what it is, for messages
+    of_none: float = 0.0  # what it is of no classes
 
 
 #: In the order in which they lie side by side.

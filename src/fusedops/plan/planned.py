@@ -112,66 +112,44 @@ class Pass(Protocol):
 
 
 class Sums(NamedTuple):
-    """How a backward call cuts its rows into slices, and adds up gradients of operands over them.
+    """How a backward call cuts its rows into slices, and sums gradients of operands over them."""
 
-    Attributes:
-        chosen: The schedule that was chosen for the row; None on a CPU.
-        tile: The schedule of the kernel.
-        few: Whether one block has all rows, so that no sum over them is in parts.
-        slices: The slices of the rows.
-        partial: Whether each gradient is a sum that is left in partial sums.
-        apart: The indices of those of which the caller makes the sum, since no single stride leads
-            from group to group of the rows.
-        blocks: The number of thread blocks, in each of which the sums of all slices are combined;
-            on a CPU that of slices.
-        of_one: Elements of shared memory that the sums of one operand take in a block.
-        told: All of this that the types of a kernel follow from; None if numbers are among that.
-    """
-
-    chosen: Schedule | None
-    tile: Schedule | None
-    few: bool
-    slices: Slices
-    partial: list[bool]
+    chosen: Schedule | None  # the schedule that was chosen for the row; None on a CPU
+    tile: Schedule | None  # the schedule of the kernel
+    few: bool  # whether one block has all rows, so that no sum over them is in parts
+    slices: Slices  # the slices of the rows
+    partial: list[bool]  # whether each gradient is a sum that is left in partial sums
+    #: The indices of those of which the caller makes the sum, since no single stride leads from
+    #: group to group of the rows.
     apart: list[int]
+    #: The number of thread blocks, in each of which the sums of all slices are combined; on a CPU
+    #: that of slices.
     blocks: int
-    of_one: int
+    of_one: int  # elements of shared memory that the sums of one operand take in a block
+    #: All of this that the types of a kernel follow from; None if numbers are among that.
     told: tuple[object, ...] | None
 
 
 class Call(NamedTuple):
-    """A pass whose tensors are placed and whose schedule is chosen.
-
-    Attributes:
-        one: The pass.
-        target: The target that kernels are built for.
-        reading: How the call is read where its shapes leave that open.
-        outline: The outline of the forward call.
-        drawn: The maps from rows to their numbers in the dropout contract.
-        parts: The tensors by key.
-        merged: Where they lie, with no row dimension more than they need.
-        geometry: The same with the row dimensions of the kernel.
-        storage: Where a row is stored.
-        views: The tensors by key, as the kernel addresses them.
-        maps: The maps from a row to the numbers that functors read, as placed.
-        tile: The schedule of a GPU, a `ProductTiling` of a product; None on a CPU.
-        sharing: How rows and columns share each operand whose gradient is wanted.
-        sums: How these gradients are summed over rows, in a backward pass of a row op.
-    """
+    """A pass whose tensors are placed and whose schedule is chosen."""
 
     one: Pass
-    target: Target
-    reading: Reading
-    outline: Outline
+    target: Target  # the target that kernels are built for
+    reading: Reading  # how the call is read where its shapes leave that open
+    outline: Outline  # the outline of the forward call
+    #: The maps from rows to their numbers in the dropout contract.
     drawn: dict[tuple[int, ...], list[int]]
-    parts: dict[Any, Part]
-    merged: Geometry
-    geometry: Geometry
-    storage: str
-    views: dict[Any, View]
+    parts: dict[Any, Part]  # the tensors by key
+    merged: Geometry  # where they lie, with no row dimension more than they need
+    geometry: Geometry  # the same with the row dimensions of the kernel
+    storage: str  # where a row is stored
+    views: dict[Any, View]  # the tensors by key, as the kernel addresses them
+    #: The maps from a row to the numbers that functors read, as placed.
     maps: tuple[Placed | None, ...]
-    tile: Any
+    tile: Any  # the schedule of a GPU, a `ProductTiling` of a product; None on a CPU
+    #: How rows and columns share each operand whose gradient is wanted.
     sharing: Mapping[Occurrence, Sharing] = {}
+    #: How these gradients are summed over rows, in a backward pass of a row op.
     sums: Sums | None = None
 
     @property
@@ -229,41 +207,25 @@ class Results:
 
 
 class Launch(NamedTuple):
-    """One kernel launch of a plan.
+    """One kernel launch of a plan."""
 
-    Attributes:
-        variant: The kernel.
-        words: The words of its argument.
-        patches: The relocations: which words each call rewrites, and with what (`_runtime.Plan`).
-        rows: The rows of the kernel; 0 launches nothing.
-        grain: The rows that a CPU thread takes at a time.
-        grid: The thread blocks.
-        block: The threads of a block.
-        shared: The bytes of dynamic shared memory.
-    """
-
-    variant: Variant
-    words: bytes
+    variant: Variant  # the kernel
+    words: bytes  # the words of its argument
+    #: The relocations: which words each call rewrites, and with what (`_runtime.Plan`).
     patches: list[tuple[int, int, int]]
-    rows: int
-    grain: int = 1
-    grid: int = 1
-    block: int = 1
-    shared: int = 0
+    rows: int  # the rows of the kernel; 0 launches nothing
+    grain: int = 1  # the rows that a CPU thread takes at a time
+    grid: int = 1  # the thread blocks
+    block: int = 1  # the threads of a block
+    shared: int = 0  # the bytes of dynamic shared memory
 
 
 class Planned(NamedTuple):
-    """A call as it will be launched.
+    """A call as it will be launched."""
 
-    Attributes:
-        call: The call, placed and scheduled.
-        launches: The kernels, one after another on a stream.
-        results: The tensors that are allocated.
-    """
-
-    call: Call
-    launches: tuple[Launch, ...]
-    results: Results
+    call: Call  # the call, placed and scheduled
+    launches: tuple[Launch, ...]  # the kernels, one after another on a stream
+    results: Results  # the tensors that are allocated
 
     @property
     def geometry(self) -> Geometry:

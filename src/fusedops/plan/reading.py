@@ -30,25 +30,20 @@ RANKS = (1, 2, 3, MAX_ROW_DIMS)
 
 
 class Reading(NamedTuple):
-    """One way to read a call.
+    """One way to read a call."""
 
-    Attributes:
-        rank: Number of row dimensions of the kernel; 0 for the usual one of the call.
-        vectors: Whether operands of an x without row dimensions are shared by all rows, as those
-            without row dimensions are in a batch; not those whose functor saves a stream, since
-            that has rows.
-        broadcast: Whether the gradient of an operand of size 1 in a dimension in which x has size 1
-            as well is a sum over that dimension, as in a larger batch.
-        many: Whether the sums of a single row are left in partial sums as those of many rows are,
-            in place of the kernel for few rows (`plan.backward_schedule.in_one_block`).
-        any_rows: Whether the kernel is to serve any number of rows, so that a thread has no
-            several rows at a time (`plan.abreast`).
-    """
-
-    rank: int = 0
+    rank: int = 0  # number of row dimensions of the kernel; 0 for the usual one of the call
+    #: Whether operands of an x without row dimensions are shared by all rows, as those without row
+    #: dimensions are in a batch; not those whose functor saves a stream, since that has rows.
     vectors: bool = False
+    #: Whether the gradient of an operand of size 1 in a dimension in which x has size 1 as well is
+    #: a sum over that dimension, as in a larger batch.
     broadcast: bool = False
+    #: Whether the sums of a single row are left in partial sums as those of many rows are, in place
+    #: of the kernel for few rows (`plan.backward_schedule.in_one_block`).
     many: bool = False
+    #: Whether the kernel is to serve any number of rows, so that a thread has no several rows at a
+    #: time (`plan.abreast`).
     any_rows: bool = False
 
 

@@ -38,21 +38,14 @@ from fusedops.schedule.tiling import samples
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of building one variant.
+    """The result of building one variant."""
 
-    Attributes:
-        variant: The variant that was to be built.
-        origin: "compiled" or "cache"; None if the build failed.
-        seconds: The time that the build took, in seconds; 0 if it failed.
-        error: Why the build failed or the result could not be kept in the cache, or None.
-        size: Bytes of the files of its entry in the cache.
-    """
-
-    variant: Variant
-    origin: str | None
-    seconds: float
+    variant: Variant  # the variant that was to be built
+    origin: str | None  # "compiled" or "cache"; None if the build failed
+    seconds: float  # the time that the build took, in seconds; 0 if it failed
+    #: Why the build failed or the result could not be kept in the cache, or None.
     error: FusedOpsError | None = None
-    size: int = 0
+    size: int = 0  # bytes of the files of its entry in the cache
 
 
 def variants(

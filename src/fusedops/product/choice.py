@@ -65,15 +65,11 @@ MOST_ROWS = 2**31 - 256
 
 
 class Choice(NamedTuple):
-    """How a call is run.
+    """How a call is run."""
 
-    Attributes:
-        tiling: That of one kernel, or None for torch's product and a kernel after it.
-        why: The reason, in words.
-    """
-
+    #: That of one kernel, or None for torch's product and a kernel after it.
     tiling: ProductTiling | None
-    why: str
+    why: str  # the reason, in words
 
 
 def decided(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:

@@ -29,16 +29,11 @@ _BENDS = 5
 
 
 class Expected(NamedTuple):
-    """The expected value and error bound of one output or gradient.
+    """The expected value and error bound of one output or gradient."""
 
-    Attributes:
-        value: In double.
-        error: The error that a chain in the compute type makes, per element.
-        inherited: How far it may be off since x may be, and a tanh of the hardware, per element.
-    """
-
-    value: Tensor
-    error: Tensor
+    value: Tensor  # in double
+    error: Tensor  # the error that a chain in the compute type makes, per element
+    #: How far it may be off since x may be, and a tanh of the hardware, per element.
     inherited: Tensor | float = 0.0
 
     def allowed(self, dtype: torch.dtype) -> Tensor:

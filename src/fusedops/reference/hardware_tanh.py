@@ -79,17 +79,11 @@ class InexactTanh(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Site(NamedTuple):
-    """A functor with `hardware_tanh`, and one way in which a tanh of it may be off.
+    """A functor with `hardware_tanh`, and one way in which a tanh of it may be off."""
 
-    Attributes:
-        side: "load" or "store".
-        place: Its index there.
-        mode: The way.
-    """
-
-    side: str
-    place: int
-    mode: InexactTanh
+    side: str  # "load" or "store"
+    place: int  # its index there
+    mode: InexactTanh  # the way
 
 
 def inexact_tanhs(bound: Bound) -> Iterator[list[Site]]:

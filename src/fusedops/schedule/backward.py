@@ -98,15 +98,10 @@ WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
 class GradientBucket(NamedTuple):
-    """The bucket of a row in a backward pass.
+    """The bucket of a row in a backward pass."""
 
-    Attributes:
-        bucket: The bucket, with the row's tile.
-        values: Largest number of 4-byte values per thread that its tile was cut by.
-    """
-
-    bucket: Bucket
-    values: int
+    bucket: Bucket  # the bucket, with the row's tile
+    values: int  # largest number of 4-byte values per thread that its tile was cut by
 
 
 def values_of(normalizes: bool, beside: int) -> str:

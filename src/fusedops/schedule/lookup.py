@@ -75,17 +75,11 @@ class Found(NamedTuple):
 
 
 class FoundImplementation(NamedTuple):
-    """How a product is run, and the tuning file that says so.
+    """How a product is run, and the tuning file that says so."""
 
-    Attributes:
-        config: What is chosen.
-        where: The tuning file.
-        tuned: Whether it was tuned on this machine; else it is the package's.
-    """
-
-    config: ProductConfig
-    where: str
-    tuned: bool
+    config: ProductConfig  # what is chosen
+    where: str  # the tuning file
+    tuned: bool  # whether it was tuned on this machine; else it is the package's
 
 
 def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:

@@ -56,19 +56,12 @@ def piece_columns(tile: Schedule, repeats: int) -> int:
 
 
 class Slices(NamedTuple):
-    """A row partition, as in row/slices.cuh: `per_span` slices of `rows` rows cover each span.
+    """A row partition, as in row/slices.cuh: `per_span` slices of `rows` rows cover each span."""
 
-    Attributes:
-        rows: Rows in a slice.
-        span: Rows in a span; no slice straddles two spans.
-        per_span: Slices in a span.
-        total: Number of slices in all.
-    """
-
-    rows: int
-    span: int
-    per_span: int
-    total: int
+    rows: int  # rows in a slice
+    span: int  # rows in a span; no slice straddles two spans
+    per_span: int  # slices in a span
+    total: int  # number of slices in all
 
 
 def cut(

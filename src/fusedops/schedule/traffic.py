@@ -28,21 +28,15 @@ class Extent(enum.Enum):
 
 
 class Traffic(NamedTuple):
-    """Memory traffic of a call's rows besides x and y, by operand.
+    """Memory traffic of a call's rows besides x and y, by operand."""
 
-    Attributes:
-        load, store: The extent of each operand of the LOAD's and of the STORE's functors, in their
-            order; an operand that two functors read counts twice.
-        draws: Number of functors that draw random numbers in this call.
-        saves: Number of tensors of x's size that are written beside y.
-        masks: Whether a functor masks elements of the rows, which decides what is read.
-    """
-
+    #: The extent of each operand of the LOAD's and of the STORE's functors, in their order; an
+    #: operand that two functors read counts twice.
     load: tuple[Extent, ...]
     store: tuple[Extent, ...]
-    draws: int
-    saves: int
-    masks: bool
+    draws: int  # number of functors that draw random numbers in this call
+    saves: int  # number of tensors of x's size that are written beside y
+    masks: bool  # whether a functor masks elements of the rows, which decides what is read
 
     @property
     def streams(self) -> str:

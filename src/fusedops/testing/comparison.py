@@ -35,21 +35,13 @@ Called: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class Case(NamedTuple):
-    """One call that is compared.
+    """One call that is compared."""
 
-    Attributes:
-        name: What a report calls it.
-        given: The inputs and the operands of the call by name.
-        seed: What dropouts and upstream gradients are drawn from.
-        expanded: Whether rows share the upstream gradients.
-        without: The tensors whose gradients are not asked for.
-    """
-
-    name: str
-    given: Mapping[str, Any]
-    seed: int = SEED
-    expanded: bool = False
-    without: Sequence[str] = ()
+    name: str  # what a report calls it
+    given: Mapping[str, Any]  # the inputs and the operands of the call by name
+    seed: int = SEED  # what dropouts and upstream gradients are drawn from
+    expanded: bool = False  # whether rows share the upstream gradients
+    without: Sequence[str] = ()  # the tensors whose gradients are not asked for
 
 
 class Comparison:

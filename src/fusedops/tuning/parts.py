@@ -24,17 +24,11 @@ from fusedops.tuning.problem import Problem
 
 
 class Part(NamedTuple):
-    """One thing that is tuned: a pass of a row op, or the implementation of a product.
+    """One thing that is tuned: a pass of a row op, or the implementation of a product."""
 
-    Attributes:
-        name: What to call it.
-        problem: Gives the problem on a GPU, by keyword `device`.
-        any_rows: Whether what is found does not depend on the number of rows.
-    """
-
-    name: str
-    problem: Callable[..., Problem]
-    any_rows: bool = False
+    name: str  # what to call it
+    problem: Callable[..., Problem]  # gives the problem on a GPU, by keyword `device`
+    any_rows: bool = False  # whether what is found does not depend on the number of rows
 
 
 def of_mlp(

@@ -47,28 +47,19 @@ _FLAGGED = 0.2
 
 @dataclasses.dataclass(eq=False)
 class Problem:
-    """A call on a GPU that is checked and timed under configurations, as a `search.Trial`.
+    """A call on a GPU that is checked and timed under configurations, as a `search.Trial`."""
 
-    Attributes:
-        name: The op in error messages.
-        case: The call, for people.
-        kernel: What may be configured, and how it is now.
-        comparison: The call with fewer rows, and what its results should be.
-        calls: Makes the call that is timed, one for each set of tensors.
-        draws: Whether the call draws from torch's generator, which no CUDA graph captures.
-        bytes: The bytes that a call must move; 0 for a product, whose ceiling is arithmetic.
-        least_seconds: Gives the seconds of the fastest plain kernel for as many bytes.
-        why: Says why a product is run as it is, under the configuration that is forced.
-    """
-
-    name: str
-    case: str
-    kernel: Kernel | Implementations
-    comparison: Comparison
+    name: str  # the op in error messages
+    case: str  # the call, for people
+    kernel: Kernel | Implementations  # what may be configured, and how it is now
+    comparison: Comparison  # the call with fewer rows, and what its results should be
+    #: Makes the call that is timed, one for each set of tensors.
     calls: Callable[[], list[clock.Call]]
-    draws: bool
-    bytes: int = 0
+    draws: bool  # whether the call draws from torch's generator, which no CUDA graph captures
+    bytes: int = 0  # the bytes that a call must move; 0 for a product, whose ceiling is arithmetic
+    #: Gives the seconds of the fastest plain kernel for as many bytes.
     least_seconds: Callable[[], float] | None = None
+    #: Says why a product is run as it is, under the configuration that is forced.
     why: Callable[[], str] | None = None
 
     def check(self, config: Config) -> None:

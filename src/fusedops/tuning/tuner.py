@@ -29,21 +29,14 @@ MANY_GROUPS = 1024
 
 
 class Tuned(NamedTuple):
-    """What tuning a pass found.
+    """What tuning a pass found."""
 
-    Attributes:
-        case: The call, for people.
-        kind: The pass, "forward" or "backward", or "product".
-        features: The features of its kernel.
-        outcome: The configurations before and after.
-        percent_before, percent_after: The speed in percent of the ceiling with each; None of a
-            product, whose ceiling is arithmetic and not memory.
-    """
-
-    case: str
-    kind: str
-    features: Features | ProductFeatures
-    outcome: Outcome
+    case: str  # the call, for people
+    kind: str  # the pass, "forward" or "backward", or "product"
+    features: Features | ProductFeatures  # the features of its kernel
+    outcome: Outcome  # the configurations before and after
+    #: The speed in percent of the ceiling with each; None of a product, whose ceiling is arithmetic
+    #: and not memory.
     percent_before: float | None = None
     percent_after: float | None = None
 
