@@ -22,33 +22,46 @@ from fusedops.jit.lock import guard
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.row_schedule import Schedule
 
+__all__ = ["Variant"]
+
 #: Kernels loaded in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
 
 
 class Variant(NamedTuple):
-    """A kernel that is compiled or could be."""
+    """A kernel that is compiled or could be.
 
-    arch: str  # the architecture, as in `Target`
-    schedule: str  # the storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming"
-    tile: Schedule | ProductTiling | None  # the GPU schedule; None on a CPU
-    members: tuple[Member, ...]  # the members of the kernel's argument, in order
-    words: int  # size of the argument in words of 8 bytes
-    #: The parts of the call, without its tensors; `headers` are those of the operator.
+    Attributes:
+        arch: The architecture, as in `Target`.
+        schedule: The storage of rows, as `Schedule.storage`; on a CPU "host" or "streaming".
+        tile: The GPU schedule; None on a CPU.
+        members: The members of the kernel's argument, in order.
+        words: Size of the argument in words of 8 bytes.
+        op, headers, load, store, dtype, definitions: The parts of the call, without its tensors;
+            `headers` are those of the operator.
+        declaration: Text of the declaration, which error messages name.
+        entry: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient;
+            "product" for one that multiplies before the STORE, "product_gradient" for one that
+            multiplies before it goes back through a LOAD; both have a `ProductTiling`.
+        translated: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
+        most_columns: As `host_columns`; 0 on a GPU.
+    """
+
+    arch: str
+    schedule: str
+    tile: Schedule | ProductTiling | None
+    members: tuple[Member, ...]
+    words: int
     op: str
     headers: tuple[str, ...]
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
     dtype: torch.dtype
-    declaration: str  # text of the declaration, which error messages name
+    declaration: str
     definitions: tuple[str, ...]
-    #: The kernel template: "forward", "gradient" or "sums", the second stage of a gradient;
-    #: "product" for one that multiplies before the STORE, "product_gradient" for one that
-    #: multiplies before it goes back through a LOAD; both have a `ProductTiling`.
     entry: str = "forward"
-    #: Whether the driver compiles PTX to machine code, for a GPU newer than `arch`.
     translated: bool = False
-    most_columns: int = 0  # as `host_columns`; 0 on a GPU
+    most_columns: int = 0
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -15,6 +15,8 @@ from fusedops.torch_ops.tracing import is_distributed
 if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
 
+__all__ = ["OFFSETS", "check_groups", "check_offsets"]
+
 #: The operand of a call that says which rows are whose.
 OFFSETS = "offsets"
 

@@ -38,6 +38,8 @@ from fusedops.product.product_kernel import build_or_warn
 from fusedops.product.single import SingleProduct
 from fusedops.schedule.architectures import ProductTiling
 
+__all__ = ["GroupedLinear", "SettledGroups"]
+
 
 class GroupedLinear(SingleProduct):
     """``y[t] = store(x[t] @ w[g(t)].T)``: a linear layer of each group of rows, as of experts.

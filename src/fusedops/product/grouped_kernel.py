@@ -48,8 +48,15 @@ def chosen_for_groups(
 ) -> Choice:
     """How a call is run, as far as sizes and dtypes decide it.
 
-    `beside` columns of the product, 1 or 2, make one of the result. The dtype is that in which
-    factors are multiplied. With `keeps` the product is an output.
+    Args:
+        epilogue: The STORE.
+        x: The rows of all groups.
+        w: A matrix for each group.
+        arguments: Operands and options.
+        beside: The columns of the product that make one of the result, 1 or 2.
+        target: What runs it.
+        dtype: The dtype that the factors have when they are multiplied.
+        keeps: Whether the product is an output.
     """
     if not able(epilogue) or epilogue.causal or epilogue.positions:
         return Choice(None, "its functors are not supported in the epilogue of a grouped GEMM")
@@ -91,8 +98,13 @@ def bind_groups(
     The rows of a result are those of x, whatever their group, so it has that dimension in the
     strides of operands alone: 0, but where an operand has an entry for each group.
 
-    The operands that `by_expert` names have an entry for each group; `half`, if there is one, is
-    the other half of the product.
+    Args:
+        epilogue: The STORE.
+        x: The rows.
+        w: A matrix for each group.
+        arguments: Operands and options.
+        by_expert: The operands that have an entry for each group.
+        half: The operand that is the other half of the product, if one is.
     """
     given = dict(arguments)
     groups, columns, _ = w.shape

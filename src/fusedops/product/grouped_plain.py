@@ -25,6 +25,8 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
 from fusedops.product.product_kernel import build_or_warn, by_none
 
+__all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "left_to_torch", "without_store"]
+
 #: Why torch multiplies where calls are recorded.
 RECORDED = "calls are recorded, and no list of kernels has those of groups"
 #: And where a kernel could not be built.

@@ -21,6 +21,17 @@ from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
 
+__all__ = [
+    "by_torch",
+    "ends_of",
+    "group_of_rows",
+    "grouped_product",
+    "product_of_tokens",
+    "rows_of_groups",
+    "summed_product",
+    "sums_of_groups",
+]
+
 #: torch's own product of groups; it has been public since 2.10.
 _BY_TORCH: Any = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -80,8 +91,12 @@ def product_of_tokens(
 ) -> Tensor:
     """The product of each group of rows as a function of the tokens that they are (`dispatch`).
 
-    `rows` are the tokens in the order of the groups, which `way` gives; `made` is as for
-    `grouped_product`.
+    Args:
+        x: The tokens.
+        rows: The tokens in the order of the groups.
+        w: A matrix for each group.
+        way: Where the rows come from.
+        made: The product, if there is one, as for `grouped_product`.
     """
     args = rows, way, [] if made is None else [made]
     result: Tensor = _ProductOfTokens.apply(x, w, *args)

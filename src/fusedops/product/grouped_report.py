@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fusedops.product.choice import Choice
     from fusedops.product.single import SingleProduct
 
+__all__ = ["explain_groups"]
+
 
 def explain_groups(
     op: SingleProduct,
@@ -33,7 +35,13 @@ def explain_groups(
 ) -> ProductExplanation:
     """Explain a call whose factors and groups have been checked; nothing is computed.
 
-    The arguments are without the offsets; `choice` is how the call is run.
+    Args:
+        op: The op.
+        by_expert: The operands that have an entry for each group.
+        first: The rows of all groups.
+        second: A matrix for each group.
+        arguments: Operands and options, without the offsets.
+        choice: How the call is run.
     """
     tables: dict[str, Tensor] = {}
     for name in by_expert:

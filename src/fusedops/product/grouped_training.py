@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
     from fusedops.product.routing import Route
 
+__all__ = ["GroupedTraining"]
+
 
 class GroupedTraining:
     """The calls of an op that want gradients.
@@ -61,8 +63,15 @@ class GroupedTraining:
     ) -> Any:
         """Run a call whose rows are tokens, whose gradient a kernel writes token by token.
 
-        `rows` are the tokens in the order of the groups, which `way` gives. None where the call
-        wants no gradients, or is traced or transformed.
+        Args:
+            x: The tokens.
+            rows: The tokens in the order of the groups.
+            w: A matrix for each group.
+            way: Where the rows come from.
+            arguments: Operands and options.
+
+        Returns:
+            What the call returns; None where it wants no gradients, or is traced or transformed.
         """
         tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
         modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
