@@ -54,13 +54,9 @@ class Number(NamedTuple):
 
 
 class OtherHalf(NamedTuple):
-    """The second half of a product's columns, an operand that the kernel of the product has itself.
+    """The second half of a product's columns, an operand that the product's kernel has itself."""
 
-    Attributes:
-        storage: C++ storage type of the product.
-    """
-
-    storage: str
+    storage: str  # C++ storage type of the product
 
 
 class Part(NamedTuple):

@@ -93,21 +93,13 @@ def mean_of_part(found: Mapping[str, Tensor]) -> Tensor:
 
 
 class LossOfParts:
-    """The part of `CrossEntropy` by which ranks that have some classes of each row find its loss.
+    """The part of `CrossEntropy` by which ranks that have some classes of a row find its loss."""
 
-    Attributes:
-        constants: Those of the declaration.
-        outputs: The names of its results.
-        masked: Whether its LOAD masks classes.
-        saves: The streams that its LOAD saves.
-        soft: Whether the target is a weight for each class.
-    """
-
-    constants: Mapping[str, Any]
-    outputs: tuple[str, ...]
-    masked: bool
-    saves: Any
-    soft: bool
+    constants: Mapping[str, Any]  # those of the declaration
+    outputs: tuple[str, ...]  # the names of its results
+    masked: bool  # whether its LOAD masks classes
+    saves: Any  # the streams that its LOAD saves
+    soft: bool  # whether the target is a weight for each class
 
     def is_ignored(self, target: Tensor) -> Tensor:
         """Whether each target is `ignore_index`; in 64 bits, for in uint8 -100 is the class 156."""

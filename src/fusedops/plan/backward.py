@@ -134,12 +134,6 @@ class Backward:
         return blanks
 
     def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
-    ) -> tuple[Schedule | None, str]:
-        """The schedule of a GPU or None, and the storage of a row."""
-        return self._scheduled(geometry, outline, target, reading)
-
-    def _scheduled(
         self, geometry: Geometry, outline: Outline, target: Target, reading: Reading, **known: Any
     ) -> tuple[Schedule | None, str]:
         """`backward_schedule`, with what is known of the tensors."""
@@ -197,7 +191,7 @@ class Backward:
     def _chosen(self, call: Call, **known: Any) -> Schedule | None:
         """The schedule of the row, with what is known of its tensors (`backward_schedule`)."""
         given = call.geometry, call.outline, call.target, call.reading
-        return self._scheduled(*given, **known)[0]
+        return self.schedule(*given, **known)[0]
 
     def results(self, call: Call) -> Results:
         """The gradients: that of x, then those of operands."""
@@ -205,7 +199,7 @@ class Backward:
         outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in keys]
         if not outputs:  # all are written elsewhere, and a plan of the runtime returns something
             outputs.append((self.bound.compute, (1,)))
-        return Results(outputs, len(outputs))
+        return Results([*outputs], len(outputs))
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
         """The saved streams that are read, and the gradients that join."""

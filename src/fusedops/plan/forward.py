@@ -146,7 +146,7 @@ class Forward:
                 cleared.append(place)
             dtype = bound.compute if name == KEPT else bound.output_dtype(name)
             outputs.append((dtype, shape))
-        return Results(outputs, cleared=cleared)
+        return Results([*outputs], cleared=cleared)
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
         """The outputs; nothing joins them."""

@@ -8,6 +8,7 @@ does for all of them what does not.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -47,36 +48,21 @@ _DLPACK |= {torch.float8_e8m0fnu: (14, 8), torch.float4_e2m1fn_x2: (17, 4)}
 
 
 class Pass(Protocol):
-    """One pass of a checked call, as a kernel of its own runs it.
+    """One pass of a checked call, as a kernel of its own runs it."""
 
-    Attributes:
-        bound: The forward call.
-        op: The declaration whose operator the kernel has.
-        entry: The kernel template, as in `Variant`.
-        product: What a product is called in the name of its kernel; "" of a row op.
-        dtype: The dtype in that name.
-        slots: The number of each operand among the arguments of the call, x being 0 in a forward
-            pass.
-        info: What `testing.last_schedule` reports; "" for where a row or its sums are stored.
-        forms: What is known of its arguments whatever the sizes (`plan.planner`).
-        gradient: Whether the operator's gradient takes the place of the operator.
-        from_result: Whether y takes the place of x in that.
-        from_stream: The saved stream that takes the place of the LOAD in that, or None.
-        in_order: Whether rows are visited in the order of the tensor, as those of a product.
-    """
-
-    bound: Bound
-    op: Declaration
-    entry: str
-    product: str
-    dtype: torch.dtype
+    bound: Bound  # the forward call
+    op: Declaration  # the declaration whose operator the kernel has
+    entry: str  # the kernel template, as in `Variant`
+    product: str  # what a product is called in the name of its kernel; "" of a row op
+    dtype: torch.dtype  # the dtype in that name
+    #: The number of each operand among the arguments of the call, x being 0 in a forward pass.
     slots: dict[str, int]
-    info: str
-    forms: dict[Any, Any]
-    gradient: bool
-    from_result: bool
-    from_stream: str | None
-    in_order: bool
+    info: str  # what `testing.last_schedule` reports; "" for where a row or its sums are stored
+    forms: dict[Any, Any]  # what is known of its arguments whatever the sizes (`plan.planner`)
+    gradient: bool  # whether the operator's gradient takes the place of the operator
+    from_result: bool  # whether y takes the place of x in that
+    from_stream: str | None  # the saved stream that takes the place of the LOAD in that, or None
+    in_order: bool  # whether rows are visited in the order of the tensor, as those of a product
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The tensors by key, that of an operand being its name; None if no kernel takes them.
@@ -176,34 +162,24 @@ class Call(NamedTuple):
         return slices[0] == slices[1] and blocks[0] == blocks[1]
 
 
+@dataclasses.dataclass(eq=False)
 class Results:
-    """The tensors that a plan allocates: outputs, then workspaces that hold partial sums.
+    """The tensors that a plan allocates: outputs, then workspaces that hold partial sums."""
 
-    Attributes:
-        outputs: Dtype and shape of each.
-        returned: How many of them a call returns; None for all.
-        cleared: The numbers of those that are zero when the first kernel begins.
-        loose: Whether some gradient has the shape of x and is for the caller to sum.
-        in_shared: The number of operands whose sums a block keeps in shared memory.
-        parts_of: For each gradient that has partial sums, the source of the pointer of their
-            workspace, and their number.
-        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
-            of pieces that make one element; on a CPU there is one, and none is listed.
-    """
-
-    def __init__(
-        self,
-        outputs: Sequence[Output],
-        returned: int | None = None,
-        cleared: Sequence[int] = (),
-    ) -> None:
-        self.outputs = [*outputs]
-        self.returned = returned
-        self.cleared = cleared
-        self.loose = False
-        self.in_shared = 0
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
-        self.pieces_of: dict[Occurrence, int] = {}
+    outputs: list[Output]  # dtype and shape of each
+    returned: int | None = None  # how many of them a call returns; None for all
+    cleared: Sequence[int] = ()  # the numbers of those that are zero when the first kernel begins
+    #: Whether some gradient has the shape of x and is for the caller to sum.
+    loose: bool = False
+    in_shared: int = 0  # the number of operands whose sums a block keeps in shared memory
+    #: For each gradient that has partial sums, the source of the pointer of their workspace, and
+    #: their number.
+    parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = dataclasses.field(
+        default_factory=dict
+    )
+    #: For each gradient that is summed over pieces of a row's columns too, the number of pieces
+    #: that make one element; on a CPU there is one, and none is listed.
+    pieces_of: dict[Occurrence, int] = dataclasses.field(default_factory=dict)
 
 
 class Launch(NamedTuple):

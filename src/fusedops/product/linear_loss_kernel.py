@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LossOfTiles", "ProductRowSums", "chosen", "explained"]
 
+#: The columns that tiles of a kernel with sums of rows may have.
+_COLUMNS = sorted({one.cols for one in TILINGS.values() if one.several and one.one_column})
+
 
 def chosen(
     part: CrossEntropy,
@@ -138,8 +141,7 @@ class LossOfTiles:
 
 def columns_of(tiles: int, classes: int) -> int:
     """The columns of each tile of a kernel that has so many: it may be of an earlier choice."""
-    able = {one.cols for one in TILINGS.values() if one.several and one.one_column}
-    return next(cols for cols in sorted(able) if -(-classes // cols) == tiles)
+    return next(cols for cols in _COLUMNS if -(-classes // cols) == tiles)
 
 
 def hits_of(at: Tensor, largest: Tensor) -> Tensor:

@@ -139,16 +139,13 @@ class FewRowsTiling(ProductTiling):
     """A tile of a product of few rows, whose K the blocks of a cluster share.
 
     `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
-
-    Attributes:
-        tall: The rows of x that each tile has, of `rows` that it has room for.
-        shares: Whether the two blocks of a cluster have tiles beside each other with all of K, and
-            each copies one half of x's rows to both.
     """
 
     header: str = "gemm/few_rows.cuh"
     several: bool = False
-    tall: int = 16
+    tall: int = 16  # the rows of x that each tile has, of `rows` that it has room for
+    #: Whether the two blocks of a cluster have tiles beside each other with all of K, and each
+    #: copies one half of x's rows to both.
     shares: bool = False
 
     @property

@@ -38,22 +38,7 @@ class ForwardFeatures(NamedTuple):
 
 
 class BackwardFeatures(NamedTuple):
-    """Features of a backward pass.
-
-    Attributes:
-        columns, row_bytes, element_bytes, compute_bytes, pack_columns, pack_bytes, threads, chunks,
-            cluster, exact, read_once: As in `ForwardFeatures`.
-        values_limit: Largest number of 4-byte values per thread that the tile was cut by.
-        family: The tables that the tile was cut by: "plain" (no traffic beside), "softmax", "norm"
-            or "long norm".
-        sums: Number of operands whose gradients are sums over rows; 0 without.
-        groups: Fewest sums that one of these gradients consists of, each over a group of rows; 0
-            without.
-        bulk_rows: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows
-            of x and of the gradient of y are dense, and the LOAD has no functors, which may read x
-            again.
-        sharing: As in `ForwardFeatures`.
-    """
+    """Features of a backward pass; those without a comment are as in `ForwardFeatures`."""
 
     columns: int
     row_bytes: int
@@ -61,15 +46,19 @@ class BackwardFeatures(NamedTuple):
     compute_bytes: int
     pack_columns: int
     pack_bytes: int
-    values_limit: int
+    values_limit: int  # largest number of 4-byte values per thread that the tile was cut by
     threads: int
     chunks: int
     cluster: int
     exact: bool
     read_once: bool
+    #: The tables that the tile was cut by: "plain" (no traffic beside), "softmax", "norm" or "long
+    #: norm".
     family: str
-    sums: int
-    groups: int
+    sums: int  # number of operands whose gradients are sums over rows; 0 without
+    groups: int  # fewest sums that one of these consists of, each over a group of rows; 0 without
+    #: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows of x and of
+    #: the gradient of y are dense, and the LOAD has no functors, which may read x again.
     bulk_rows: bool
     sharing: int
 
