@@ -108,12 +108,8 @@ def shares_of(
 ) -> list[Sharing]:
     """How rows share the elements of operands.
 
-    Args:
-        places: The strides of each operand along rows and columns.
-        sizes: The row dimensions of x, outermost first.
-        columns: Row length in elements.
-        of_row: Whether the columns of a row share one element of each, also where there is one
-            column; none of them by default.
-        whole: Whether all rows share the elements of each, be it only one row; likewise.
+    The sizes are those of the row dimensions of x, outermost first. `of_row` says of each operand
+    whether the columns of a row share one element, also where there is one column, `whole` whether
+    all rows share the elements, be it only one row; none of them by default.
     """
     return _runtime.shares(Sharing, places, sizes, columns, of_row, whole)

@@ -76,11 +76,10 @@ def declaration(where: str, *products: type[ProductOp], cure: str = "") -> Any:
 def signature(words: Iterable[str]) -> dict[str, Any]:
     """Operands by name, x among them: numbers, and tensors without memory.
 
+    A word is ``NAME=DTYPE:SIZES``, ``NAME=DTYPE:SIZES@STRIDES`` or ``NAME=NUMBER``.
+
     >>> signature(["x=float16:8,1024", "scale=0.5"])["x"].shape
     torch.Size([8, 1024])
-
-    Args:
-        words: ``NAME=DTYPE:SIZES``, ``NAME=DTYPE:SIZES@STRIDES`` or ``NAME=NUMBER``.
 
     Raises:
         ValueError: A word has another form, a name comes twice, or x is not among them.

@@ -198,11 +198,8 @@ def bounds_of(
 ) -> tuple[Bounds, ...]:
     """The columns that a mask can keep, for each coordinate that bounds them if it is the column.
 
-    Args:
-        value: What expressions call the truth value that says what is kept.
-        trees: What names of truth values and of whole numbers stand for.
-        operands: What expressions call the operands.
-        positions: What they call the coordinates.
+    `value` is what expressions call the truth value that says what is kept; `trees` says what names
+    of truth values and of whole numbers stand for.
     """
     members = {name: f"Operand{k}" for k, name in enumerate(operands)}
     members |= {name: f"Position{k}" for k, name in enumerate(positions)}

@@ -207,9 +207,7 @@ def compute_losses(
 ) -> Iterator[tuple[str, nn.Module, type[nn.Module], str]]:
     """Fuse the head and loss of each model; yield it, its class, and why it was left if it was.
 
-    Args:
-        models: Those of `models_of`.
-        skipped: Says why a module is left, if the caller wants it left.
+    `skipped` says why a module is left, if the caller wants it left.
     """
     for name, each in models:
         cls = type(each)

@@ -322,10 +322,7 @@ class LossOfParts:
     def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
         """The loss of a row with label smoothing and z-loss, in torch.
 
-        Args:
-            plain: The loss without them.
-            even: The mean of the losses of all classes of the row.
-            lse: The logsumexp of the row.
+        `plain` is the loss without them, `even` the mean of the losses of all classes of the row.
         """
         smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
         loss = plain + smoothing * (even - plain) if smoothing > 0 else plain

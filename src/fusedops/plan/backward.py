@@ -251,10 +251,7 @@ def _pack(call: Call) -> int:
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
 
-    Args:
-        call: The backward call.
-        results: What it allocates; workspaces are appended.
-        write: The writer of the argument.
+    What the backward call allocates, the results, gets workspaces as well.
     """
 
     def __init__(self, call: Call, results: Results, write: ArgumentWriter) -> None:

@@ -73,13 +73,10 @@ def argument_of(
 ) -> Argument:
     """The types of the argument of the kernel that adds up partial sums; the numbers are open.
 
-    Args:
-        views: The views of the backward call's tensors; those of the gradients by occurrence.
-        parts_of: The source of the workspace's pointer and the number of partial sums in it, for
-            each gradient that has partial sums.
-        pieces_of: The number of neighbouring columns of the workspace that are summed for one
-            element, for each gradient that has such sums.
-        compute: The C++ compute type, "float" or "double".
+    Views are those of the backward call's tensors. For each gradient that has partial sums
+    `parts_of` has the source of the workspace's pointer and their number; and `pieces_of`, where it
+    has such sums, the number of neighbouring columns of the workspace that are summed for one
+    element.
     """
     sums = []
     for one, (patch, _) in parts_of.items():

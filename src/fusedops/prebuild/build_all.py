@@ -81,10 +81,7 @@ def variants(
 def of_lengths(values: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
     """Operands of calls that together need every kernel for rows of up to `most` columns.
 
-    Args:
-        values: x and the operands by name; a row of x is its last dimension. Tensors whose last
-            size is that of x get the other lengths.
-        most: The longest rows.
+    A row of x is its last dimension; tensors whose last size is that of x get the other lengths.
     """
     columns = values["x"].shape[-1]
 

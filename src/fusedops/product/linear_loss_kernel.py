@@ -176,11 +176,8 @@ def pass_of(
 class ProductRowSums(ProductPass):
     """The pass of the numbers of rows of each tile of a product as one kernel.
 
-    Args:
-        bound: The call of the loss on a product that need not be there.
-        x: The left factor, as a matrix.
-        w: The right one, of shape (N, K).
-        tiling: The form of the kernel, but for which dimension of w is contiguous.
+    `bound` is the call of the loss on a product that need not be there; x is a matrix, and w has
+    shape (N, K), of which either dimension may be contiguous.
     """
 
     entry = "product_row_sums"

@@ -256,12 +256,8 @@ class Logits:
     ) -> dict[str, Tensor]:
         """The gradient of some logits z, by the name x and in their memory, and of operands.
 
-        Args:
-            wanted: The names of operands; x and w among them are no matter.
-            z: The logits.
-            kept: The numbers of their rows that the forward pass has kept.
-            operands: What `operands_of` gives of them.
-            upstream: The gradients of what their rows return.
+        `kept` are the numbers of the logits' rows that the forward pass has kept, `operands` what
+        `operands_of` gives of them, and `upstream` the gradients of what their rows return.
         """
         op, wanted = self.op, {"x", *wanted}
         recipe = recipe_of(op, tuple(name in wanted for name in ("x", *op.slots)))

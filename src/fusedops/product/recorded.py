@@ -125,9 +125,8 @@ def _variants(
 def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
     """List the fused GEMM kernels that recorded calls need on a target, each once.
 
-    Args:
-        signatures: The signatures of any calls; those without factors need no such kernel.
-        target: The target; its device need not be present. What was tuned on it does not count.
+    Signatures without factors need no such kernel. The target's device need not be present, and
+    what was tuned on it does not count.
 
     Raises:
         TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.

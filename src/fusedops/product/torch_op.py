@@ -68,9 +68,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 class AsOperator:
     """A layer as the operator of torch calls it: all tensors but x by name, a tuple of outputs.
 
-    Args:
-        layer: The layer.
-        keep: Whether row statistics follow the outputs, none as a `Map` has them.
+    With `keep` row statistics follow the outputs, none as a `Map` has them.
     """
 
     def __init__(self, layer: Layer, keep: bool = False) -> None:

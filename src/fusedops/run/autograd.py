@@ -143,16 +143,9 @@ def note_arguments(
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], list[str], list[Tensor]]]:
     """The arguments of a forward call, drawn numbers among them, and what is noted of them.
 
-    Args:
-        op: The op that is called.
-        options: The options of the call by name, or None if there are none.
-        x: The input tensor, or one that has its dtype, shape and device.
-        values: The operands in the order of `op.slots`, None for one that the call lacks.
-        recipe: What is saved.
-
-    Returns:
-        The arguments by name; and those that the backward call takes as they are, then names and
-        tensors of what is saved.
+    x may be a tensor that has the input's dtype, shape and device. Values are the operands in the
+    order of `op.slots`, None for one that the call lacks. Given are the arguments by name; and
+    those that the backward call takes as they are, then names and tensors of what is saved.
     """
     arguments: dict[str, Any] = {}
     given: dict[str, Any] = {}

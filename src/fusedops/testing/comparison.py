@@ -269,13 +269,9 @@ def truth(
 ) -> dict[str, Expected]:
     """The outputs and gradients in float64, with their error bounds, by name.
 
-    Args:
-        op: The declaration.
-        case: The call. A generator among the options takes the place of that of its seed.
-        options: The options of the call.
-        found: What the call gave, of which the saved streams are read.
-        upstream: The gradients of outputs that arrive.
-        of_upstream: The error of each, if they are results themselves.
+    A generator among the options takes the place of that of the case's seed. `found` is what the
+    call gave, of which the saved streams are read; `of_upstream` is the error of each upstream
+    gradient, if they are results themselves.
     """
     (chain,), given = _chains(op), {**case.given}
     factors = [given.pop(name) for name in _inputs(op)]

@@ -166,13 +166,8 @@ def of_gradient(
 class _Product:
     """A matrix product to tune: its features, and random tensors for its calls.
 
-    Args:
-        name: The name of the op in error messages.
-        found: The features of the call, or why one kernel never runs such a one.
-        weight: The name of the right factor.
-        device: The GPU.
-        choose: Gives the choice for features, a target and a configuration that is forced.
-        cure: What to leave out or to give in place of a call that has nothing to tune.
+    `found` are the features of the call, or why one kernel never runs such a one, and `cure` is
+    what to give then in place of it; `weight` names the right factor.
     """
 
     def __init__(
