@@ -49,8 +49,7 @@ def find(arch: str, device: str) -> TuningFile | None:
 def keep(content: Mapping[str, Any]) -> Path:
     """Keep a tuning file of a device, in place of the one that is there; returns its path.
 
-    Args:
-        content: What is in the file, as in tuning_file.py. Its rows are asked before the package's.
+    The content is as in tuning_file.py; its rows are asked before the package's.
 
     Raises:
         TuningFileError: It is no such file.

@@ -199,11 +199,8 @@ class LossOfParts:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """The numbers of blocks that `joined_blocks` takes, and the logit of each row's target.
 
-        Args:
-            found: What the op with the constants `row_parts.own` gives of each block, in a first
-                dimension of their own.
-            target: The class of each row.
-            columns: How many classes a block has; the last has what is left.
+        `found` is what the op with the constants `row_parts.own` gives of each block, in a first
+        dimension of its own. A block has so many columns, the last what is left.
         """
         parts, last = dict(found), len(found["lse"]) - 1
         block = (target // columns).clamp(0, last)

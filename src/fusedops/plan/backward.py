@@ -48,12 +48,8 @@ if TYPE_CHECKING:
 class Backward:
     """The backward pass of a call.
 
-    Args:
-        wanted: The gradients.
-        bound: The forward call.
-        dy: The gradient of y.
-        given: The other tensors and numbers of the backward call, by keyword.
-        split: Whether every sum over all rows is left in partial sums (`is_partial`).
+    `given` are the other tensors and numbers of the backward call, by keyword; `split` is whether
+    every sum over all rows is left in partial sums (`is_partial`).
     """
 
     entry = "gradient"

@@ -75,10 +75,8 @@ class Choice(NamedTuple):
 def decided(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
     """What the tuning files say of a product, whatever its kernel can run.
 
-    Args:
-        features: The product and what its functors move.
-        target: What runs it, of which `why_never` says nothing.
-        forced: What tests and the tuner choose; None leaves it to the tuning files.
+    `why_never` says nothing of the target. `forced` is what tests and the tuner choose; None leaves
+    it to the tuning files.
     """
     assert target.gpu is not None
     if forced is None:

@@ -66,10 +66,7 @@ def is_near(call: Call) -> bool:
 class ProductPass:
     """What the passes with one product in their kernel share.
 
-    Args:
-        bound: The call of the epilogue.
-        dtype: That of the factors.
-        tiling: The form of the kernel, which has been chosen.
+    `bound` is the call of the epilogue, `dtype` that of the factors; the tiling has been chosen.
 
     Attributes:
         rows, columns: Those of a product.
