@@ -25,16 +25,20 @@ def combinations(item: pytest.Function, strength: int) -> set[tuple[tuple[str, i
     return {*itertools.combinations(values, min(strength, len(values)))}
 
 
-def covering(items: list[pytest.Function], strength: int) -> set[pytest.Function]:
-    """Few of the items, chosen greedily, in which all combinations of so many values occur."""
-    found = {item: combinations(item, strength) for item in items}
-    chosen = set()
+def cover(found):
+    """Few of the keys, chosen greedily, whose sets have all that any of them has."""
+    chosen = []
     left = set().union(*found.values())
     while left:
-        best = max(items, key=lambda item: len(left & found[item]))
-        chosen.add(best)
+        best = max(found, key=lambda one: len(left & found[one]))
+        chosen.append(best)
         left -= found[best]
     return chosen
+
+
+def covering(items: list[pytest.Function], strength: int) -> set[pytest.Function]:
+    """Few of the items, in which all combinations of so many values occur."""
+    return {*cover({item: combinations(item, strength) for item in items})}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marks

@@ -20,6 +20,10 @@ from torch import multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.torch_version import TorchVersion
 
+needs_gloo = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
+)
+
 #: Dynamo of torch 2.11 gathers shards of a sequence or of columns, or breaks off.
 compiles_shards = pytest.mark.skipif(
     TorchVersion(torch.__version__) < (2, 13), reason="seen to fail with torch 2.11"

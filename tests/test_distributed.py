@@ -6,15 +6,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from products import gelu
-from ranks import compiles_shards, device, line, randn
+from ranks import compiles_shards, device, line, needs_gloo, randn
 from torch import nn
 from two_gpus import TWO_GPUS
 
 import fusedops as fo
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-)
+pytestmark = needs_gloo
 
 
 class Block(nn.Module):

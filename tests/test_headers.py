@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cases import exhaustive, thorough
+from cpptest import run
 
 from fusedops.errors import CompileError
 from fusedops.jit import compile_cuda, env, nvrtc
@@ -91,18 +92,6 @@ def with_macros(foreign):
     return "".join(f"#include <{name}>\n" for name in sorted(foreign)) + MACROS
 
 
-def run(*command):
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env.compiler_environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-
-
 def compiler(name):
     found = shutil.which(name)
     if found is None:
@@ -117,14 +106,16 @@ def test_there_are_headers():
 @pytest.mark.parametrize("name", HOST_COMPILERS)
 def test_a_compiler_is_here(name):
     """Skipped once for a compiler that is missing, in place of once for each header."""
-    run(compiler(name), "--version")
+    run([compiler(name), "--version"])
 
 
 def check_on_a_host(folder, name, text):
     source = folder / "some.cpp"
     source.write_text(text)
     warnings = ("-Wall", "-Wextra", "-Werror")
-    run(compiler(name), "-std=c++17", *warnings, "-fsyntax-only", f"-I{env.include_dir()}", source)
+    run(
+        [compiler(name), "-std=c++17", *warnings, "-fsyntax-only", f"-I{env.include_dir()}", source]
+    )
 
 
 @pytest.mark.thorough
@@ -260,7 +251,7 @@ def test_instances_with_nvcc(tmp_path):
     source.write_text(instances(ON_A_GPU))
     flags = ["-std=c++17", "-arch=sm_90", "-Xcompiler", "-Wall,-Wextra,-Wshadow"]
     output = source.with_suffix(".o")
-    run(compiler("nvcc"), *flags, f"-I{env.include_dir()}", "-c", source, "-o", output)
+    run([compiler("nvcc"), *flags, f"-I{env.include_dir()}", "-c", source, "-o", output])
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +293,7 @@ class TestWithNvcc:
         file.write_text(source)
         flags = ("-std=c++17", "-Werror", "all-warnings", f"-I{env.include_dir()}")
         # As far as the host's source, which both passes of nvcc's front end have then accepted.
-        run(nvcc, *flags, *targets, "-cuda", "-odir", folder, file)
+        run([nvcc, *flags, *targets, "-cuda", "-odir", folder, file])
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("macros", [True, *thorough(False)], ids=["macros", "plain"])
@@ -317,7 +308,7 @@ class TestWithNvcc:
         file = tmp_path / "alone.cu"
         file.write_text(f"#include <{header}>\n")
         flags = ("-std=c++17", "-Werror", "all-warnings", "-arch=sm_80", f"-I{env.include_dir()}")
-        run(compiler("nvcc"), *flags, "-c", file, "-o", tmp_path / "alone.o")
+        run([compiler("nvcc"), *flags, "-c", file, "-o", tmp_path / "alone.o"])
 
 
 class TestWhatIsTooOld:

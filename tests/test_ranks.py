@@ -7,11 +7,9 @@ import socket
 
 import pytest
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import Ranks, needs_gloo
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-)
+pytestmark = needs_gloo
 
 
 def test_a_rank_that_cannot_start_says_why():

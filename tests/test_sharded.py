@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import declare
-from ranks import device, line, randn, rows_mesh
+from ranks import device, line, needs_gloo, randn, rows_mesh
 from references import Chain
 from test_gradients import EPS, LOAD, SHAPE, STORE, TURNS, Making
 from torch.distributed.tensor import (
@@ -27,13 +27,7 @@ import fusedops as fo
 from fusedops.distributed.columns import sharded_columns
 from fusedops.torch_ops.calls import OpCall
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.grid(strength=1),
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.grid(strength=1), needs_gloo]
 
 WHOLE = Replicate()
 DRAW = (123, 7)

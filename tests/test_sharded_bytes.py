@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import device
+from ranks import device, needs_gloo
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, needs_gloo]
 
 ROOT = Path(__file__).parent.parent
 

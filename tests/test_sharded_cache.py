@@ -9,18 +9,14 @@ import torch
 import torch.distributed as dist
 from cases import exhaustive, randn
 from jit.samples import Compiler
+from ranks import needs_gloo
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import fusedops as fo
 from fusedops.distributed import ready
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, needs_gloo]
 
 
 def trains(scale):

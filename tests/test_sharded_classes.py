@@ -7,19 +7,13 @@ import contextlib
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import columns_mesh, compiles_shards, device, line, randn
+from ranks import columns_mesh, compiles_shards, device, line, needs_gloo, randn
 from test_sharded_bytes import Received
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import fusedops as fo
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.grid(strength=1),
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.grid(strength=1), needs_gloo]
 
 WHOLE = Replicate()
 ROWS = 8

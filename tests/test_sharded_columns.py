@@ -4,21 +4,14 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import columns_mesh, compiles_shards, randn
+from ranks import columns_mesh, compiles_shards, needs_gloo, randn
 from test_sharded import WHOLE, along, named, run
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import fusedops as fo
 from fusedops.declare.operator import RowParts, WholeRow
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.grid(strength=1),
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.grid(strength=1), needs_gloo]
 
 MESHES = ((Shard(0), Shard(2)), (Shard(2), Shard(1)), (WHOLE, Shard(2)))
 

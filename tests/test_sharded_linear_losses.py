@@ -6,8 +6,7 @@ import contextlib
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import columns_mesh, compiles_shards, device, line, randn
+from ranks import columns_mesh, compiles_shards, device, line, needs_gloo, randn
 from test_sharded_bytes import Received
 from test_sharded_classes import ROWS, WHOLE, named, of_rows, placed, targets, whole
 from torch.distributed.tensor import Partial, Shard
@@ -19,13 +18,7 @@ from torch.distributed.tensor.parallel import (
 
 import fusedops as fo
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.grid(strength=1),
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.grid(strength=1), needs_gloo]
 
 
 def step(call, leaves, upstream, most=None, **given):

@@ -4,18 +4,12 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import device, line, randn
+from ranks import device, line, needs_gloo, randn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import fusedops as fo
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, needs_gloo]
 
 PLACES = [
     (Shard(0), Shard(0)),

@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import compiles_shards, device, line, randn
+from ranks import compiles_shards, device, line, needs_gloo, randn
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
 import fusedops as fo
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.grid(strength=1),
-    pytest.mark.skipif(
-        not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
-    ),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.grid(strength=1), needs_gloo]
 
 EXAMPLES = str(Path(__file__).parent.parent / "examples")
 

@@ -13,6 +13,7 @@ import re
 import pytest
 import torch
 from cases import ADD_NORM, ATTENTION, OPERATORS, declare, thorough
+from grids import cover
 
 import fusedops as fo
 from fusedops import testing
@@ -43,13 +44,8 @@ COLUMNS = {
 def covering(strength, *axes):
     """Tuples of one value an axis; all combinations of values of any `strength` axes occur."""
     candidates = [tuple(enumerate(row)) for row in itertools.product(*axes)]
-    combinations = {row: set(itertools.combinations(row, strength)) for row in candidates}
-    missing = set().union(*combinations.values())
-    chosen = []
-    while missing:
-        best = max(candidates, key=lambda row: len(combinations[row] & missing))
-        missing -= combinations[best]
-        chosen.append(tuple(value for _, value in best))
+    rows = cover({row: set(itertools.combinations(row, strength)) for row in candidates})
+    chosen = [tuple(value for _, value in row) for row in rows]
     return sorted(chosen, key=lambda row: [str(value) for value in row])
 
 

@@ -30,8 +30,6 @@ from fusedops.row_op import RowOp
 from fusedops.run.autograd import named
 from fusedops.run.refusal import refuse, stands_for_an_operator
 
-__all__ = ["GroupNorm", "InstanceNorm"]
-
 #: The gate's reasons that an argument itself may explain; it is checked in the caller's shapes.
 _ABOUT_ARGUMENTS = (
     Reason.MISS,

@@ -14,8 +14,6 @@ from torch import Tensor
 from fusedops.functors import Functor
 from fusedops.row_op import RowOp
 
-__all__ = ["Map", "only_in_store"]
-
 
 def only_in_store(functor: Functor) -> bool:
     """Whether a functor cannot stand in a LOAD, and so begins the store of a `Map`."""

@@ -51,8 +51,6 @@ from fusedops.torch_ops.tracing import call_operator, is_distributed
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["RowOp", "declared"]
-
 #: All live ops of this process by their `id`, so that equal declarations count separately.
 declared: weakref.WeakValueDictionary[int, RowOp] = weakref.WeakValueDictionary()
 

@@ -49,14 +49,8 @@ class Residual(Step, word="residual"):
         return g
 
 
-class Tap(Step, word="tap"):
-    functor = "Tap"
-    store_only = True
-    examples = {
-        "tap": lambda make: (f"tap{make.number()}", None),
-        "tap_as": lambda make: (f"tap{make.number()}", torch.float32),
-    }
-    alone = ("tap_as",)
+class _Output(Step):
+    """A step that returns the value as a further output."""
 
     @staticmethod
     def declare(kind, name, dtype):
@@ -65,6 +59,16 @@ class Tap(Step, word="tap"):
     @staticmethod
     def stream(x, operands, name, dtype):
         return name, dtype or x.dtype
+
+
+class Tap(_Output, word="tap"):
+    functor = "Tap"
+    store_only = True
+    examples = {
+        "tap": lambda make: (f"tap{make.number()}", None),
+        "tap_as": lambda make: (f"tap{make.number()}", torch.float32),
+    }
+    alone = ("tap_as",)
 
     @staticmethod
     def value(walk, v, name, dtype):
@@ -76,7 +80,7 @@ class Tap(Step, word="tap"):
         return g + way.arriving(name) if name in way.upstream else g
 
 
-class Save(Step, word="stream"):
+class Save(_Output, word="stream"):
     functor = "Save"
     examples = {
         "stream": lambda make: (f"saved{make.number()}", None),
@@ -84,14 +88,6 @@ class Save(Step, word="stream"):
     }
     load_only = ("stream", "stream_as")
     alone = ("stream_as",)
-
-    @staticmethod
-    def declare(kind, name, dtype):
-        return kind(name, dtype=dtype)
-
-    @staticmethod
-    def stream(x, operands, name, dtype):
-        return name, dtype or x.dtype
 
     @staticmethod
     def value(walk, v, name, dtype):

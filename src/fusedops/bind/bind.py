@@ -43,41 +43,29 @@ KEPT = "kept statistics"
 
 
 class Bound(NamedTuple):
-    """A call whose arguments have been checked.
+    """A call whose arguments have been checked."""
 
-    Attributes:
-        op: The declaration that is called.
-        x: The input tensor.
-        reduced: The dimensions of x that make a row, counted from 0, ascending.
-        columns: The row length in elements, the product of the reduced sizes.
-        dtype: The dtype of the main output y.
-        compute: The dtype of the arithmetic, float32 or float64.
-        operands: The tensors and plain numbers that the call gives, by operand name.
-        load, store: The functors that act, in order, without dropouts that drop nothing.
-        dropout_slots: The number, among the functors of the declaration that draw, of each one that
-            acts, by (side, index in load or store).
-        out: The preallocated outputs, by output name.
-        generator: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
-        keep: Whether the call also writes row statistics, for the backward pass (`KEPT`).
-        tables: The tables that functors look up, by operand name.
-        whole: The tensor of which x is a part, if the call says so.
-    """
-
-    op: Declaration
-    x: Tensor
-    reduced: tuple[int, ...]
-    columns: int
-    dtype: torch.dtype
-    compute: torch.dtype
+    op: Declaration  # the declaration that is called
+    x: Tensor  # the input tensor
+    reduced: tuple[int, ...]  # the dimensions of x that make a row, counted from 0, ascending
+    columns: int  # the row length in elements, the product of the reduced sizes
+    dtype: torch.dtype  # the dtype of the main output y
+    compute: torch.dtype  # the dtype of the arithmetic, float32 or float64
+    #: The tensors and plain numbers that the call gives, by operand name.
     operands: Mapping[str, Any]
+    #: The functors that act, in order, without dropouts that drop nothing.
     load: tuple[Functor, ...]
     store: tuple[Functor, ...]
+    #: The number, among the functors of the declaration that draw, of each one that acts, by (side,
+    #: index in load or store).
     dropout_slots: Mapping[tuple[str, int], int]
-    out: Mapping[str, Tensor]
+    out: Mapping[str, Tensor]  # the preallocated outputs, by output name
+    #: The generator for dropout, or a drawn (seed, offset): a pair or a tensor.
     generator: torch.Generator | tuple[int, int] | Tensor | None
+    #: Whether the call also writes row statistics, for the backward pass (`KEPT`).
     keep: bool = False
-    tables: Mapping[str, SeenTable] = {}
-    whole: Whole | None = None
+    tables: Mapping[str, SeenTable] = {}  # the tables that functors look up, by operand name
+    whole: Whole | None = None  # the tensor of which x is a part, if the call says so
 
     @property
     def differentiated(self) -> Bound:

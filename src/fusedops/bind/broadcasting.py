@@ -8,31 +8,16 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "Mismatch",
-    "broadcast_cure",
-    "broadcast_shape",
-    "broadcasts",
-    "dims_in_words",
-    "mismatch",
-]
-
 #: The most ways to write a tensor that an error names.
 _MOST = 3
 
 
 class Mismatch(NamedTuple):
-    """Why a shape does not broadcast against x's.
+    """Why a shape does not broadcast against x's."""
 
-    Attributes:
-        dim: The dimension, counted from the end (-1 is the last).
-        got: The operand's size in that dimension.
-        wanted: The size of x in that dimension, or None if x has no such dimension.
-    """
-
-    dim: int
-    got: int
-    wanted: int | None
+    dim: int  # the dimension, counted from the end (-1 is the last)
+    got: int  # the operand's size in that dimension
+    wanted: int | None  # the size of x in that dimension, or None if x has no such dimension
 
 
 def mismatch(shape: Sequence[int], operand: Sequence[int]) -> Mismatch | None:
@@ -71,19 +56,12 @@ def broadcast_cure(
 ) -> str:
     """How to write an operand of sizes `own` so that it fits, by new dimensions or a transpose.
 
+    `single` are the dimensions of x in which it must have size 1. Empty where there is no cure.
+
     >>> broadcast_cure("n", (2, 4, 8, 8), (2,), (3,))
     'use n[:, None, None, None]'
     >>> broadcast_cure("n", (2, 2, 8, 8), (2,), (3,))
     'use n[:, None, None, None] for dimension 0 of x or n[:, None, None] for dimension 1'
-
-    Args:
-        key: The name of the operand.
-        shape: The sizes of x.
-        own: The sizes of the operand.
-        single: The dimensions of x in which it must have size 1.
-
-    Returns:
-        The cure, or an empty text where there is none.
     """
     found: list[tuple[str, tuple[int, ...]]] = []
     for places in itertools.combinations(range(len(shape)), len(own)) if own else ():

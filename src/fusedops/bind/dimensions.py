@@ -16,19 +16,6 @@ from fusedops.bind.shard_offset import Whole
 from fusedops.declare.declaration import Declaration
 from fusedops.errors import counted, shortened
 
-__all__ = [
-    "arranged",
-    "blocks_shape",
-    "check_packed",
-    "check_positions",
-    "contiguous",
-    "find_reduced",
-    "order",
-    "read_positions",
-    "restored",
-    "shares_neighbours",
-]
-
 
 def read_positions(op: Declaration, rank: int) -> tuple[int, ...]:
     """The dimensions of an x of this rank whose coordinates are read, ascending and from 0."""

@@ -101,11 +101,7 @@ def draw_in_memory(
     The host does not wait for the device. While a CUDA graph is captured, a torch operation draws
     the numbers on the device, and draws new ones each time that the graph is replayed.
 
-    Args:
-        device: The device on which the dropouts run.
-        count: The number of dropouts in the declaration.
-        generator: The generator to take from; None means the device's default generator.
-        op: The name of the op in an error's message.
+    The arguments are as for `draw`.
 
     Returns:
         The tensor [seed, offset]; a seed of 2^63 or more is stored as seed - 2^64.

@@ -27,60 +27,44 @@ Strided: TypeAlias = "tuple[Sequence[int], Sequence[int]] | tuple[Sequence[int]]
 
 
 class Placed(NamedTuple):
-    """The strides of one operand, in elements; 0 where it is broadcast.
+    """The strides of one operand, in elements; 0 where it is broadcast."""
 
-    Attributes:
-        row_strides: The stride along each row dimension of the `Geometry`, outermost first.
-        column_stride: The stride from one element of a row to the next.
-        repeats: The number of neighbouring columns that share each element, such as height times
-            width where an image's channels have one number each. Column c reads the element at
-            ``c // repeats * column_stride``.
-    """
-
+    #: The stride along each row dimension of the `Geometry`, outermost first.
     row_strides: tuple[int, ...]
-    column_stride: int
+    column_stride: int  # the stride from one element of a row to the next
+    #: The number of neighbouring columns that share each element, such as height times width where
+    #: an image's channels have one number each. Column c reads the element at ``c // repeats *
+    #: column_stride``.
     repeats: int = 1
 
 
 class Geometry(NamedTuple):
-    """Rows and columns of a call.
+    """Rows and columns of a call."""
 
-    Attributes:
-        rows: The number of rows.
-        columns: The row length in elements.
-        sizes: The sizes of the row dimensions after merging, outermost first; never empty, and
-            their product is `rows`.
-        placed: The strides of each operand, in the order given; None for an operand whose reduced
-            dimensions do not merge into one column dimension, after leaving out the innermost ones
-            over which it is broadcast, so that it has to be copied first.
-        order: The row dimensions of x, without those of size 1, in the order in which they are
-            visited, outermost first.
-    """
-
-    rows: int
-    columns: int
+    rows: int  # the number of rows
+    columns: int  # the row length in elements
+    #: The sizes of the row dimensions after merging, outermost first; never empty, and their
+    #: product is `rows`.
     sizes: tuple[int, ...]
+    #: The strides of each operand, in the order given; None for an operand whose reduced dimensions
+    #: do not merge into one column dimension, after leaving out the innermost ones over which it is
+    #: broadcast, so that it has to be copied first.
     placed: tuple[Placed | None, ...]
+    #: The row dimensions of x, without those of size 1, in the order in which they are visited,
+    #: outermost first.
     order: tuple[int, ...]
 
 
 class Sharing(NamedTuple):
-    """Which elements of x share one element of an operand.
+    """Which elements of x share one element of an operand."""
 
-    Attributes:
-        kind: "each": no elements share one; "column": rows share one; "row": the columns of a row
-            share one, and maybe rows too; "channel": several neighbouring columns of a row share
-            one, and maybe rows too; "apart": the rows that share one are not neighbours in
-            processing order.
-        group: Number of neighbouring rows that share one element.
-        outer: The operand's stride from group to group, in elements; -1 where it is not constant.
-        of_all: Whether all rows share the elements, be it only one row.
-    """
-
+    #: "each": no elements share one; "column": rows share one; "row": the columns of a row share
+    #: one, and maybe rows too; "channel": several neighbouring columns of a row share one, and
+    #: maybe rows too; "apart": the rows that share one are not neighbours in processing order.
     kind: str
-    group: int
-    outer: int
-    of_all: bool = False
+    group: int  # number of neighbouring rows that share one element
+    outer: int  # the operand's stride from group to group, in elements; -1 where it is not constant
+    of_all: bool = False  # whether all rows share the elements, be it only one row
 
 
 def place(
@@ -124,12 +108,8 @@ def shares_of(
 ) -> list[Sharing]:
     """How rows share the elements of operands.
 
-    Args:
-        places: The strides of each operand along rows and columns.
-        sizes: The row dimensions of x, outermost first.
-        columns: Row length in elements.
-        of_row: Whether the columns of a row share one element of each, also where there is one
-            column; none of them by default.
-        whole: Whether all rows share the elements of each, be it only one row; likewise.
+    The sizes are those of the row dimensions of x, outermost first. `of_row` says of each operand
+    whether the columns of a row share one element, also where there is one column, `whole` whether
+    all rows share the elements, be it only one row; none of them by default.
     """
     return _runtime.shares(Sharing, places, sizes, columns, of_row, whole)

@@ -68,13 +68,7 @@ def _wanted(op: Declaration) -> str:
 def check_layouts(name: str, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedError for a tensor that is nested, quantized, sparse or masked.
 
-    Args:
-        name: The name of the op in the error's message.
-        values: The arguments of a call by name; those that are no tensors are ignored.
-
-    Raises:
-        UnsupportedError: A tensor is none that is dense and strided; the message says how to make
-            it so.
+    The message says how to make it so. Values that are no tensors are ignored.
     """
     for key, value in values.items():
         if isinstance(value, Tensor):

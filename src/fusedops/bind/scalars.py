@@ -150,11 +150,7 @@ def read_generator(
 def read_number(name: str, key: str, role: Role, value: Any) -> float:
     """The value of an operand that is no tensor, as a plain number.
 
-    Args:
-        name: Name of the op, for messages.
-        key: Name of the operand.
-        role: What its functor takes it for: only a value, a count or a probability is a number.
-        value: What the call gave.
+    Of roles only a value, a count and a probability are numbers.
 
     Raises:
         TypeError: It is no number, or none of this role.

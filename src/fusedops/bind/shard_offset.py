@@ -18,15 +18,6 @@ from fusedops.declare.declaration import Declaration
 from fusedops.errors import counted, shortened
 from fusedops.functors import Functor
 
-__all__ = [
-    "Whole",
-    "check_part_of",
-    "check_shared",
-    "drawn_rows",
-    "first_rows",
-    "shared_dims",
-]
-
 
 def shared_dims(functor: Functor, rank: int) -> tuple[int, ...]:
     """The dimensions along which a functor that draws has one draw, ascending and from 0."""
@@ -41,10 +32,7 @@ def drawn_rows(
 
     A map is a number for each of x's dimensions: what one step along it adds.
 
-    Args:
-        shape: The shape of x.
-        reduced: The dimensions of x that make a row.
-        draws: The dimensions along which each functor of the call that draws shares its draw.
+    `draws` has the dimensions along which each functor of the call that draws shares its draw.
     """
     maps = {}
     for shared in draws:

@@ -16,21 +16,13 @@ from torch import Tensor
 
 from fusedops.functors import TableOf
 
-__all__ = ["SeenTable", "check_table", "contribution_sizes", "seen"]
-
 
 class SeenTable(NamedTuple):
-    """A table as a kernel sees it.
+    """A table as a kernel sees it."""
 
-    Attributes:
-        first: Its first entry, which broadcasts against x.
-        entries: The number of entries.
-        step: The step from one entry to the next, in elements.
-    """
-
-    first: Tensor
-    entries: int
-    step: int
+    first: Tensor  # its first entry, which broadcasts against x
+    entries: int  # the number of entries
+    step: int  # the step from one entry to the next, in elements
 
 
 def check_table(name: str, one: TableOf, table: Tensor, x: Tensor, reduced: Sequence[int]) -> None:
@@ -73,12 +65,6 @@ def contribution_sizes(
     """The shape in which a table's gradient comes, of one that broadcasts against x.
 
     It has the index's sizes, and the table's second one along its dimension of x.
-
-    Args:
-        one: The table and its dimension of x.
-        table: The shape of the table.
-        index: The shape of the index.
-        rank: The number of x's dimensions.
     """
     if one.dim is None:
         return list(index)

@@ -243,11 +243,7 @@ def _tune_each(
 ) -> dict[str, Tuned]:
     """Tune the parts of a call; what was found, by the name of the part.
 
-    Args:
-        parts: The parts.
-        device: The GPU.
-        console: Where to show how far it is, and what cannot be tuned.
-        all_of: Whether it is an error that there is nothing to tune of one of them.
+    With `all_of` it is an error that there is nothing to tune of one of them.
 
     Raises:
         ValueError: One cannot be tuned, or none.

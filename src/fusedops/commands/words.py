@@ -47,10 +47,7 @@ def import_here(module: str) -> Any:
 def declaration(where: str, *products: type[ProductOp], cure: str = "") -> Any:
     """The op that is called ``module:attribute``, the working directory's modules among them.
 
-    Args:
-        where: The place.
-        products: What it may be besides a `RowOp`.
-        cure: What to do with a product that is none of these.
+    `products` is what it may be besides a `RowOp`, `cure` what to do with a product that is none.
 
     Raises:
         ValueError: There is none.
@@ -79,11 +76,10 @@ def declaration(where: str, *products: type[ProductOp], cure: str = "") -> Any:
 def signature(words: Iterable[str]) -> dict[str, Any]:
     """Operands by name, x among them: numbers, and tensors without memory.
 
+    A word is ``NAME=DTYPE:SIZES``, ``NAME=DTYPE:SIZES@STRIDES`` or ``NAME=NUMBER``.
+
     >>> signature(["x=float16:8,1024", "scale=0.5"])["x"].shape
     torch.Size([8, 1024])
-
-    Args:
-        words: ``NAME=DTYPE:SIZES``, ``NAME=DTYPE:SIZES@STRIDES`` or ``NAME=NUMBER``.
 
     Raises:
         ValueError: A word has another form, a name comes twice, or x is not among them.
@@ -118,12 +114,8 @@ def bound(
 ) -> tuple[Bound, dict[str, Any]]:
     """The checked call on tensors without memory, and its options.
 
-    Args:
-        op: The declaration.
-        values: x and the operands by name.
-        dim: The reduced dimensions with commas between, or None.
-        result: The name of the dtype of the result, or None.
-        options: Other options of the call.
+    `dim` is the reduced dimensions with commas between, `result` the name of the dtype of the
+    result.
 
     Raises:
         TypeError, ValueError: The call does not fit.
@@ -146,13 +138,8 @@ def product(
 ) -> tuple[Bound, dict[str, Tensor], dict[str, Any]]:
     """The checked call of the STORE on a product, the factors x and w, and the options.
 
-    Args:
-        op: The declaration.
-        values: The factors, as the op names them, and the operands by name. The second one is
-            returned as w, of shape (..., N, K).
-        dim: Must be None: a row of a product is its last dimension.
-        result: The name of the dtype of the result, or None.
-        options: Other options of the call.
+    The second factor is returned as w, of shape (..., N, K). A row of a product is its last
+    dimension, so there is no `dim`; `result` is as for `bound`.
 
     Raises:
         TypeError, ValueError: The call does not fit.

@@ -33,11 +33,6 @@ _RESERVED = (*OPTIONS, "y", "x", "self")
 def check_chain(op: Operator, side: str, functors: Iterable[Functor]) -> tuple[Functor, ...]:
     """Check the functors of one side of a declaration; return them as a tuple, in order.
 
-    Args:
-        op: The declaration in the making.
-        side: The side that is checked, "load" or "store".
-        functors: One functor, or an iterable of them.
-
     Raises:
         TypeError: One of them is no functor, or there is no sequence of functors.
         ValueError: A functor has no meaning on that side of this op.
@@ -150,11 +145,7 @@ def functors_of(
 ) -> tuple[Functor, ...]:
     """The functors of one argument of a declaration as a tuple, whatever they do.
 
-    Args:
-        name: The name of the op in errors.
-        side: The name of the argument.
-        functors: One functor, or an iterable of them.
-        cure_of: The cure in an error for what is none, or an empty text.
+    `cure_of` gives the cure in an error for what is none, or an empty text.
 
     Raises:
         TypeError: One of them is no functor, or there is no sequence of functors.

@@ -15,8 +15,6 @@ from fusedops.functors.suggestions import FUNCTORS
 if TYPE_CHECKING:
     from fusedops.declare.declaration import Declaration
 
-__all__ = ["check_declaration", "for_call", "nearest"]
-
 #: The option of a call, by the name that other libraries have for it.
 _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
 
@@ -70,11 +68,7 @@ def check_declaration(
 
     Python's own error would name no cure.
 
-    Args:
-        kind: The class of ops.
-        arguments: The positional arguments of the declaration.
-        named: The keyword arguments of the declaration.
-        options: The keywords that are options of a call, which the error tells apart.
+    The error tells apart keywords that are `options` of a call.
     """
     takes = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
     if any(one.kind is one.VAR_KEYWORD for one in takes):

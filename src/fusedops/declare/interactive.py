@@ -85,9 +85,8 @@ def for_users(owner: type, names: Iterable[str]) -> list[str]:
 class CallSignature:
     """The call signature of an op, with the names of its own operands, for help() and editors.
 
-    Args:
-        inputs: The names of the tensors that a call gives by position.
-        options: The keywords of a call that are options.
+    `inputs` are the names of the tensors that a call gives by position, `options` the keywords that
+    are options.
     """
 
     def __init__(

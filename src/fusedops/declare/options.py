@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OPTIONS", "parted"]
-
 OPTIONS = ("dim", "normalized_shape", "dtype", "out", "training", "generator", "part_of")
 
 

@@ -32,18 +32,6 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Tensor: ...
 
 
-__all__ = [
-    "L2NormResult",
-    "NormResult",
-    "ProbsLseResult",
-    "ProbsResult",
-    "SoftmaxResult",
-    "StreamResult",
-    "known_results",
-    "register",
-]
-
-
 class SoftmaxResult(NamedTuple):
     """The result of a softmax with ``lse=True``.
 

@@ -14,27 +14,17 @@ from typing import NamedTuple
 from fusedops.declare.hints import nearest
 from fusedops.functors.suggestions import activation_of, made_into_functor
 
-__all__ = ["WANTED", "Wanted", "missing"]
-
 
 class Wanted(NamedTuple):
-    """One job.
+    """One job."""
 
-    Attributes:
-        names: Names for it that the library has not, in CamelCase or with underscores.
-        sentence: What an error says that asked for one of the names.
-        code: The expression to write, of torch and fusedops and of tensors; empty for none.
-        job: What the README's table calls it; empty if it is not in the table.
-        page: Its page below docs/.
-        write: What the table has in place of `code`.
-    """
-
+    #: Names for it that the library has not, in CamelCase or with underscores.
     names: tuple[str, ...] = ()
-    sentence: str = ""
-    code: str = ""
-    job: str = ""
-    page: str = ""
-    write: str = ""
+    sentence: str = ""  # what an error says that asked for one of the names
+    code: str = ""  # the expression to write, of torch and fusedops and of tensors; empty for none
+    job: str = ""  # what the README's table calls it; empty if it is not in the table
+    page: str = ""  # its page below docs/
+    write: str = ""  # what the table has in place of `code`
 
 
 WANTED = (
@@ -281,11 +271,7 @@ _BY_NAME = {_plain(name): one for one in WANTED for name in one.names}
 def missing(name: str, here: Iterable[str], other: str, there: Iterable[str]) -> str:
     """What an error says of a name that a module of fusedops has not; empty if there is nothing.
 
-    Args:
-        name: The name.
-        here: The public names of the module.
-        other: The other module that people look in, as they write it.
-        there: The public names of that.
+    `here` are the public names of the module, `there` those of the other one that people look in.
     """
     if name in there:
         return f"; {other}.{name} is there"

@@ -108,14 +108,9 @@ def results_of_numbers(
 ) -> list[DTensor]:
     """The loss of each row and what else the op returns, of the numbers of this rank's classes.
 
-    Args:
-        op: The loss, which gives one number a row.
-        numbers: What `part_of_row` of the op gives of this rank's classes.
-        target: The targets of this rank's rows.
-        logits: The logits, or what knows their shape and their mesh.
-        placements: How the logits lie.
-        dim: The dimension of the classes.
-        over: The dimensions of the mesh over which it is sharded.
+    The numbers are what `part_of_row` of the op gives, which has one number a row; targets are
+    those of this rank's rows. Of logits shape and mesh are read: they lie as `placements` says, and
+    their dimension of classes, `dim`, is sharded over the dimensions `over` of the mesh.
     """
     mesh, classes = logits.device_mesh, logits.shape[dim]
     rows = [size for at, size in enumerate(logits.shape) if at != dim]

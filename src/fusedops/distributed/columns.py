@@ -33,28 +33,18 @@ SHIFT, SCALE = "_shift_of_all_columns", "_scale_of_all_columns"
 
 
 class ColumnParts(NamedTuple):
-    """How an op is cut.
+    """How an op is cut."""
 
-    Attributes:
-        part: The op on a rank's own columns; None for one without a LOAD that reads x.
-        whole: The op that makes the results of the whole row of what the first has given; None for
-            an operator without y.
-        numbers: How many numbers of a row each rank hands to the others.
-        returned: Whether the first op returns them, as its last output.
-        streams: How many saved streams the first returns after its y.
-        counted: The operands of both that are integers.
-        lengths: Those that count columns from the row's first, not from the rank's.
-        placed: Whether it must be known where a rank's part lies.
-    """
-
-    part: Any
+    part: Any  # the op on a rank's own columns; None for one without a LOAD that reads x
+    #: The op that makes the results of the whole row of what the first has given; None for an
+    #: operator without y.
     whole: Any
-    numbers: int
-    returned: bool
-    streams: int
-    counted: tuple[str, ...]
-    lengths: tuple[str, ...]
-    placed: bool
+    numbers: int  # how many numbers of a row each rank hands to the others
+    returned: bool  # whether the first op returns them, as its last output
+    streams: int  # how many saved streams the first returns after its y
+    counted: tuple[str, ...]  # the operands of both that are integers
+    lengths: tuple[str, ...]  # those that count columns from the row's first, not from the rank's
+    placed: bool  # whether it must be known where a rank's part lies
 
 
 def column_parts(text: str, place: tuple[int, int, int, int] | None = None) -> ColumnParts | None:
@@ -215,12 +205,8 @@ def numbers_of_ranks(
 ) -> DTensor:
     """Each rank's numbers of rows, one after the other in the last dimension of what all then have.
 
-    Args:
-        numbers: Those of this rank's part of the rows, in a last dimension of their own.
-        mesh: The ranks.
-        placements: How they lie; the last dimension is sharded over `over`.
-        rows: The sizes of all rows.
-        over: The dimensions of the mesh over which they are gathered.
+    `rows` are the sizes of all rows. The last dimension is sharded over the dimensions `over` of
+    the mesh, as `placements` says.
     """
     ranks = 1
     for at in over:

@@ -22,15 +22,12 @@ class Agreement(NamedTuple):
     """What an operator's call is told of the ranks that agree on having its kernels.
 
     All of it is the same on all of them, so that a call is new to all or to none.
-
-    Attributes:
-        words: What is called and how tensors lie; then the names of the ranks' process groups, one
-            for each dimension of the mesh.
-        sizes: Those of x and of its operands over all ranks.
     """
 
+    #: What is called and how tensors lie; then the names of the ranks' process groups, one for each
+    #: dimension of the mesh.
     words: list[str]
-    sizes: list[int]
+    sizes: list[int]  # those of x and of its operands over all ranks
 
 
 def agreement(text: str, x: DTensor, operands: Mapping[str, Any]) -> Agreement:

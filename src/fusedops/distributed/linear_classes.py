@@ -41,24 +41,17 @@ class _Logits(NamedTuple):
 
 
 class LocalCall(NamedTuple):
-    """The call that a rank makes on its classes.
+    """The call that a rank makes on its classes."""
 
-    Attributes:
-        logits: How the logits would lie.
-        over: The dimensions of the mesh over which their classes are sharded.
-        x, w: This rank's parts.
-        operands: This rank's parts of the operands, targets counted from its first class.
-        target: The target of each of this rank's rows, as the caller counts.
-        inside: Which rows have their target among this rank's classes.
-    """
-
-    logits: _Logits
-    over: tuple[int, ...]
+    logits: _Logits  # how the logits would lie
+    over: tuple[int, ...]  # the dimensions of the mesh over which their classes are sharded
+    #: This rank's parts.
     x: Tensor
     w: Tensor
+    #: This rank's parts of the operands, targets counted from its first class.
     operands: dict[str, Any]
-    target: Tensor
-    inside: Tensor
+    target: Tensor  # the target of each of this rank's rows, as the caller counts
+    inside: Tensor  # which rows have their target among this rank's classes
 
 
 def linear_loss(op: Any, x: Any, w: Any, arguments: Mapping[str, Any]) -> list[DTensor]:

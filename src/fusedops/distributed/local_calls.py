@@ -30,17 +30,11 @@ class Move(NamedTuple):
 
 
 class RowCall(NamedTuple):
-    """A call of whole rows.
+    """A call of whole rows."""
 
-    Attributes:
-        bound: The call on this rank; what is redistributed is a tensor of that shape.
-        moves: The tensors that are redistributed first.
-        summed: Whether the gradient of some operand is a sum over ranks.
-    """
-
-    bound: Bound
-    moves: tuple[Move, ...]
-    summed: bool
+    bound: Bound  # the call on this rank; what is redistributed is a tensor of that shape
+    moves: tuple[Move, ...]  # the tensors that are redistributed first
+    summed: bool  # whether the gradient of some operand is a sum over ranks
 
 
 def call_of_rows(call: OpCall) -> RowCall:

@@ -81,12 +81,7 @@ def make_all_ready(
 ) -> None:
     """Build the kernels of these plain calls, and agree with the other ranks that all have theirs.
 
-    Args:
-        name: The op.
-        mesh: The ranks.
-        kind: What decides which kernels there are, the same on all ranks.
-        device: This rank's.
-        calls: Gives the plain calls.
+    `kind` decides which kernels there are, and is the same on all ranks.
 
     Raises:
         FusedOpsError: Some rank could not build; on that rank its own error.

@@ -58,19 +58,12 @@ try_devices()
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: What was looked at.
-        found: What is there.
-        verdict: How that stands.
-        cure: What to do about it; empty where nothing is to be done.
-    """
-
-    name: str
-    found: str
-    verdict: Verdict = "ok"
-    cure: str = ""
+    name: str  # what was looked at
+    found: str  # what is there
+    verdict: Verdict = "ok"  # how that stands
+    cure: str = ""  # what to do about it; empty where nothing is to be done
 
 
 def examine() -> Iterator[Finding]:

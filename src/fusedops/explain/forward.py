@@ -39,12 +39,7 @@ from fusedops.schedule.row_schedule import Schedule, reserved_shared
 def explain(bound: Bound, target: Target | None = None) -> Explanation:
     """Explain a checked call.
 
-    Args:
-        bound: The checked call.
-        target: The target to explain the call for; that of the tensors' device by default.
-
-    Returns:
-        The facts about the call; `str` of them is their text.
+    The target is by default that of the tensors' device. `str` of the facts is their text.
 
     Raises:
         UnsupportedError: The tensors are on a device for which there are no kernels, or x and its

@@ -157,14 +157,9 @@ def chain_bars(
     steps make on their way, such as the mask of a `Causal`, is not counted, and a function of
     several torch operations is one step.
 
-    Args:
-        op: The declaration.
-        load: The functors that act before the reduction.
-        store: Those after it.
-        operands: The bytes of each tensor that is read, x among them.
-        outputs: The bytes of each output.
-        value: The bytes of the value between two steps.
-        elements: The number of its elements.
+    `load` and `store` are the functors that act. `operands` has the bytes of each tensor that is
+    read, x among them, `outputs` those of each output; `value` is the bytes of the value between
+    two steps, of so many elements.
     """
     steps: list[tuple[str, list[str], int]] = []
     known: set[str] = set()
@@ -206,12 +201,7 @@ def declaration_html(
 ) -> str:
     """A declaration as a small table of HTML, for notebooks.
 
-    Args:
-        name: The op.
-        chains: What each row of the table shows, in order.
-        inputs: The tensors that a call gives by position.
-        operands: What it gives by name.
-        outputs: What it returns.
+    Each chain has a row; `inputs` are given by position, `operands` by name.
     """
     rows = {side: " → ".join(map(str, chain)) for side, chain in chains.items()}
     arguments = [*inputs, *(f"{operand}=…" for operand in operands)]

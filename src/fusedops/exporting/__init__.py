@@ -182,10 +182,8 @@ def export(
 def target_of(arch: str | None, device: torch.device, multiprocessors: int | None) -> Target:
     """The target of this name; by default the device's own.
 
-    Args:
-        arch: "sm_90" and the like, a level of CPU features, or "cpu" for this machine's.
-        device: Of the example tensors.
-        multiprocessors: In place of the usual number.
+    `arch` is "sm_90" and the like, a level of CPU features, or "cpu" for this machine's; the device
+    is that of the example tensors.
 
     Raises:
         ValueError: There is no such architecture, or none is given where the device has none.

@@ -39,18 +39,12 @@ _FLOATS = (_runtime.FLOAT32, _runtime.KEEP_SCALE32)
 
 
 class Parameter(NamedTuple):
-    """One parameter of a function.
+    """One parameter of a function."""
 
-    Attributes:
-        kind: Its C++ type.
-        about: What it is, in words.
-        role: "tensor", "number", "probability" or "draw".
-    """
-
-    kind: str
+    kind: str  # its C++ type
     name: str
-    about: str
-    role: str
+    about: str  # what it is, in words
+    role: str  # "tensor", "number", "probability" or "draw"
 
 
 class Parameters:

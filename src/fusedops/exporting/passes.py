@@ -40,43 +40,27 @@ _ROWS = (0, "rows")
 
 
 class ExportedLaunch(NamedTuple):
-    """One kernel of a pass.
+    """One kernel of a pass."""
 
-    Attributes:
-        launch: The launch of a plan, whose rows and grid are those of the example.
-        writes: Which word of the argument gets which value at each call.
-        total: How many rows, slices or sums there are, an expression.
-        grid: Blocks, an expression.
-        cluster: Blocks of a cluster.
-    """
-
-    launch: Launch
-    writes: tuple[tuple[int, str], ...]
-    total: str
-    grid: str
-    cluster: int = 1
+    launch: Launch  # the launch of a plan, whose rows and grid are those of the example
+    writes: tuple[tuple[int, str], ...]  # which word of the argument gets which value at each call
+    total: str  # how many rows, slices or sums there are, an expression
+    grid: str  # blocks, an expression
+    cluster: int = 1  # blocks of a cluster
 
 
 class ExportedPass(NamedTuple):
-    """One exported function: parameters, kernel launches, workspace.
+    """One exported function: parameters, kernel launches, workspace."""
 
-    Attributes:
-        kind: "forward" or "backward".
-        parameters: Without those for stream, rows and workspace.
-        launches: One after another.
-        rows: How many, or None where they are a parameter.
-        slices: An expression for the slices of a backward pass whose rows are a parameter.
-        pieces: Bytes of each piece of the workspace, expressions.
-        fewest: Rows from which on sums over them are made as the op makes them: in parts. Of fewer
-            it has other kernels, and a compiler may fuse another multiply-add there.
-    """
-
-    kind: str
-    parameters: tuple[Parameter, ...]
-    launches: tuple[ExportedLaunch, ...]
-    rows: int | None
+    kind: str  # "forward" or "backward"
+    parameters: tuple[Parameter, ...]  # without those for stream, rows and workspace
+    launches: tuple[ExportedLaunch, ...]  # one after another
+    rows: int | None  # how many, or None where they are a parameter
+    #: An expression for the slices of a backward pass whose rows are a parameter.
     slices: str | None = None
-    pieces: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()  # bytes of each piece of the workspace, expressions
+    #: Rows from which on sums over them are made as the op makes them: in parts. Of fewer it has
+    #: other kernels, and a compiler may fuse another multiply-add there.
     fewest: int = 0
 
 

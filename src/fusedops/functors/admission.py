@@ -22,11 +22,7 @@ CURE = (
 def check(title: str, shape: tuple[int, ...], node: fx.Node, name: str) -> None:
     """Refuse an operation that does not work on one element at a time.
 
-    Args:
-        title: What messages call the functor.
-        shape: Of the samples.
-        node: The call of the operation.
-        name: The operation's name, without the underscore of one that works in place.
+    `name` is the operation's, without the underscore of one that works in place.
 
     Raises:
         UnsupportedError: The message names the operation.

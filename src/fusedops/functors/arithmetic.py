@@ -25,10 +25,8 @@ class AddedBias(Named):
     """A bias that x has in it already: x as it is, with the gradient of ``Bias``.
 
     No declaration of a user names it. An op with a product whose STORE begins with a ``Bias`` runs
-    as one that begins with this where the product adds the bias (product/linear.py).
-
-    Args:
-        bias: The name of the operand, a tensor of one number a column.
+    as one that begins with this where the product adds the bias, of one number a column
+    (product/linear.py).
     """
 
     bias: str

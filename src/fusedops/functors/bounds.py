@@ -37,17 +37,11 @@ _NO_LARGER = (
 
 
 class _Line(NamedTuple):
-    """An integer expression: the column index times -1, 0 or 1, plus a number per row.
+    """An integer expression: the column index times -1, 0 or 1, plus a number per row."""
 
-    Attributes:
-        column: That factor.
-        rest: The number of the row as an expression; None for 0.
-        most: The largest size that it can have.
-    """
-
-    column: int
-    rest: str | None
-    most: float
+    column: int  # that factor
+    rest: str | None  # the number of the row as an expression; None for 0
+    most: float  # the largest size that it can have
 
     def times(self, sign: int) -> _Line:
         rest = self.rest
@@ -204,11 +198,8 @@ def bounds_of(
 ) -> tuple[Bounds, ...]:
     """The columns that a mask can keep, for each coordinate that bounds them if it is the column.
 
-    Args:
-        value: What expressions call the truth value that says what is kept.
-        trees: What names of truth values and of whole numbers stand for.
-        operands: What expressions call the operands.
-        positions: What they call the coordinates.
+    `value` is what expressions call the truth value that says what is kept; `trees` says what names
+    of truth values and of whole numbers stand for.
     """
     members = {name: f"Operand{k}" for k, name in enumerate(operands)}
     members |= {name: f"Position{k}" for k, name in enumerate(positions)}

@@ -37,40 +37,27 @@ class Step(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The columns of a row that a mask can keep, if one of its coordinates is the column.
+    """The columns of a row that a mask can keep, if one of its coordinates is the column."""
 
-    Attributes:
-        column: What expressions call that coordinate.
-        begin, end: The range, half open, as expressions over numbers of the row alone.
-    """
-
-    column: str
+    column: str  # what expressions call that coordinate
+    #: The range, half open, as expressions over numbers of the row alone.
     begin: str
     end: str
 
 
 class Program(NamedTuple):
-    """The computation of a functor for one element, forward and backward.
+    """The computation of a functor for one element, forward and backward."""
 
-    Attributes:
-        operands: What expressions call the operands, in order.
-        steps: Statements that later ones and the results may use.
-        value: An expression for the functor's value; of a mask, whether the element is kept.
-        gradients: Expressions for the gradients, that of the input first, then those of the
-            operands; none where there is no derivative. That of an operand of integers is empty.
-        integers: What expressions call the operands that are integers.
-        positions: What expressions call the coordinates, in order.
-        masks: Whether the functor is a mask.
-        bounds: The range of columns that a mask can keep in a row, where that is known.
-    """
-
-    operands: tuple[str, ...]
-    steps: tuple[Step, ...]
-    value: str
+    operands: tuple[str, ...]  # what expressions call the operands, in order
+    steps: tuple[Step, ...]  # statements that later ones and the results may use
+    value: str  # an expression for the functor's value; of a mask, whether the element is kept
+    #: Expressions for the gradients, that of the input first, then those of the operands; none
+    #: where there is no derivative. That of an operand of integers is empty.
     gradients: tuple[str, ...]
-    integers: frozenset[str] = frozenset()
-    positions: tuple[str, ...] = ()
-    masks: bool = False
+    integers: frozenset[str] = frozenset()  # what expressions call the operands that are integers
+    positions: tuple[str, ...] = ()  # what expressions call the coordinates, in order
+    masks: bool = False  # whether the functor is a mask
+    #: The range of columns that a mask can keep in a row, where that is known.
     bounds: tuple[Bounds, ...] = ()
 
     def members(self) -> dict[str, str]:

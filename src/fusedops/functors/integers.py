@@ -45,15 +45,10 @@ class Memory:
 
 
 class Tree(NamedTuple):
-    """The expression that computed a boolean or an integer.
+    """The expression that computed a boolean or an integer."""
 
-    Attributes:
-        name: The operation of torch's.
-        given: Its arguments by name: what tensors hold, and numbers.
-    """
-
-    name: str
-    given: Mapping[str, Any]
+    name: str  # the operation of torch's
+    given: Mapping[str, Any]  # its arguments by name: what tensors hold, and numbers
 
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> Tree:
@@ -124,11 +119,8 @@ def range_of(
 ) -> Range | None:
     """The range of an operation's results; None where a float may not compute them exactly.
 
-    Args:
-        name: The operation's.
-        numbers: Those among its arguments that are no tensors.
-        tensors: The ranges of the others, None for what is floating point.
-        dtype: The result's, of integers.
+    `numbers` are those among its arguments that are no tensors; `tensors` has the ranges of the
+    others, None for what is floating point.
     """
     scale, power = numbers.get("alpha", 1), numbers.get("exponent", 0)
     plain = [Range.of(v) for key, v in numbers.items() if key not in ("alpha", "exponent")]

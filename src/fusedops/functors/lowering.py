@@ -56,17 +56,11 @@ class _Number(float):
 
 
 class Lowered(NamedTuple):
-    """A graph as statements.
-
-    Attributes:
-        steps: The statements.
-        results: The expressions of the graph's results.
-        trees: What names of truth values and of whole numbers stand for.
-    """
+    """A graph as statements."""
 
     steps: tuple[Step, ...]
-    results: tuple[str, ...]
-    trees: Mapping[str, Tree]
+    results: tuple[str, ...]  # the expressions of the graph's results
+    trees: Mapping[str, Tree]  # what names of truth values and of whole numbers stand for
 
 
 class _Lowering:
@@ -334,12 +328,7 @@ def lower(
 ) -> Lowered:
     """Statements for a graph, and the expressions of its results.
 
-    Args:
-        title: What messages call the functor.
-        traced: The graph.
-        inputs: What statements call its inputs, in order.
-        shape: Of the samples.
-        rounds: Whether conversions between floating types are statements, or nothing.
+    With `rounds`, conversions between floating types are statements; else they are nothing.
 
     Raises:
         UnsupportedError: An operation has no spelling; the message names it.

@@ -36,9 +36,8 @@ _VIEWS = SAME - {"alias", "detach", "lift", "contiguous"}
 def _any_shape(traced: fx.GraphModule, shape: tuple[int, ...]) -> Callable[..., Tensor]:
     """The traced operations as a torch function for an x of any shape and device.
 
-    Args:
-        traced: The operations, of the value and the operands, all of the same shape.
-        shape: That shape, of no other tensor in them but single elements.
+    The value and the operands have this shape; all other tensors in the operations are single
+    elements.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {}
@@ -78,34 +77,24 @@ _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
 class Traced(NamedTuple):
-    """A function as it was traced.
+    """A function as it was traced."""
 
-    Attributes:
-        program: What it and its derivative do to an element.
-        forward: The same of tensors, by the dtype of the arithmetic. None where torch could not
-            differentiate it as the function itself (a `torch.autograd.Function`, a part under
-            `torch.no_grad()`), or where C++ was given.
-        positions: The dimensions of x whose coordinates it reads, in the order of the program's.
-    """
-
-    program: Program
+    program: Program  # what it and its derivative do to an element
+    #: The same of tensors, by the dtype of the arithmetic. None where torch could not differentiate
+    #: it as the function itself (a `torch.autograd.Function`, a part under `torch.no_grad()`), or
+    #: where C++ was given.
     forward: Mapping[torch.dtype, Callable[..., Tensor]] | None
+    #: The dimensions of x whose coordinates it reads, in the order of the program's.
     positions: tuple[int, ...] = ()
 
 
 class _Function(NamedTuple):
-    """A function to be traced.
+    """A function to be traced."""
 
-    Attributes:
-        title: What messages call it.
-        call: The function, of x, of the operands and of the coordinates.
-        integers: Of each operand and coordinate, whether it is of integers.
-        returns: The dtype of what it returns; None where that is floating point.
-    """
-
-    title: str
-    call: Callable[..., Tensor]
-    integers: tuple[bool, ...]
+    title: str  # what messages call it
+    call: Callable[..., Tensor]  # the function, of x, of the operands and of the coordinates
+    integers: tuple[bool, ...]  # of each operand and coordinate, whether it is of integers
+    #: The dtype of what it returns; None where that is floating point.
     returns: torch.dtype | None = None
 
     @property
@@ -125,10 +114,7 @@ class _NotFloating(Exception):  # noqa: N818 (not an error: it tells how to trac
 def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool]) -> Traced:
     """Trace the value of ``function(x, *operands)`` for one element, and its gradients.
 
-    Args:
-        title: What messages call it.
-        function: The function.
-        integers: Of each operand, whether it is of integers.
+    `integers` says of each operand whether it is of integers.
 
     Raises:
         UnsupportedError: It uses an operation that is not pointwise, or depends on values, shapes

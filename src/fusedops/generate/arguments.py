@@ -28,8 +28,6 @@ from fusedops import _runtime
 from fusedops.bind.tables import SeenTable
 from fusedops.generate.views import STORAGE, Number, OtherHalf, View
 
-__all__ = ["MANY_ROWS", "ArgumentWriter", "Recipe", "RowMaps", "Symbol", "divider", "known"]
-
 
 class Symbol:
     """A placeholder for a size or stride that each call fills in.
@@ -119,21 +117,16 @@ MANY_ROWS = 1 << 31
 
 
 class RowMaps(NamedTuple):
-    """Maps from rows and columns to the query and position indices that functors read.
+    """Maps from rows and columns to the query and position indices that functors read."""
 
-    Attributes:
-        query: The strides of the rows that give the number of a row's query.
-        drawn_rows: Those that give its number in the dropout contract, by the shared dimensions.
-        positions: Those that give its coordinate, by the dimension of x.
-        columns: The dimensions of x that make a row, each with its size.
-        rank: The number of x's dimensions.
-    """
-
-    query: Sequence[int] = ()
+    query: Sequence[int] = ()  # the strides of the rows that give the number of a row's query
+    #: Those that give its number in the dropout contract, by the shared dimensions.
     drawn_rows: Mapping[tuple[int, ...], Sequence[int]] = {}
+    #: Those that give its coordinate, by the dimension of x.
     positions: Mapping[int, Sequence[int]] = {}
+    #: The dimensions of x that make a row, each with its size.
     columns: Sequence[tuple[int, int]] = ()
-    rank: int = 0
+    rank: int = 0  # the number of x's dimensions
 
 
 class ArgumentWriter:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fusedops.functors import Functor
 from fusedops.generate.source import Members
 
-__all__ = ["culprit"]
-
 # "kernel.cu(12): error", "kernel.cpp:12:34: error" and, of a chain, "at line 12 of kernel.cu".
 _PLACE = re.compile(
     r"(?P<file>[^\s:()\"]+\.(?:cuh?|cpp))(?:\((?P<nvrtc>\d+)\)|:(?P<host>\d+))"
@@ -34,12 +32,8 @@ def culprit(
 
     None if it is unknown, or code of fusedops.
 
-    Args:
-        log: Output of NVRTC, GCC or Clang.
-        source: The source text that was compiled.
-        members: The members of the kernel's argument, each a line of the source.
-        sides: The functors in order, by where they stand: "load" and "store".
-        operator: Name of the operator, and its C++ text if no header holds it.
+    The members are each a line of the source. `sides` has the functors in order by where they
+    stand, "load" and "store"; `operator` is a name, and its C++ text if no header holds it.
     """
     lines = source.splitlines()
     for file, number in _places(log):

@@ -49,23 +49,17 @@ TEMPLATES = {
 
 
 class Factor(NamedTuple):
-    """A factor as a matrix whose rows are contiguous, or as many.
+    """A factor as a matrix whose rows are contiguous, or as many."""
 
-    Attributes:
-        slot: The number of its operand in the call.
-        rows, columns, pitch: Its size, and the bytes from a row to the next one.
-        box: The rows that one copy takes.
-        kind: The number of its dtype in the driver's CUtensorMapDataType.
-        batch: Of many, the size of each batch dimension and the bytes from a matrix to the next
-            one, inner dimensions first; 0 bytes where there is one matrix for all. Empty for one.
-    """
-
-    slot: int
+    slot: int  # the number of its operand in the call
+    #: Its size, and the bytes from a row to the next one.
     rows: int
     columns: int
     pitch: int
-    box: int
-    kind: int
+    box: int  # the rows that one copy takes
+    kind: int  # the number of its dtype in the driver's CUtensorMapDataType
+    #: Of many, the size of each batch dimension and the bytes from a matrix to the next one, inner
+    #: dimensions first; 0 bytes where there is one matrix for all. Empty for one.
     batch: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -40,29 +40,19 @@ Purpose: TypeAlias = (
 
 
 class Member(NamedTuple):
-    """One member of a kernel's argument.
+    """One member of a kernel's argument."""
 
-    Attributes:
-        cpp: Its C++ type.
-        name: Its C++ name.
-        purpose: What the kernel does with it.
-        side: Where the functor stands that the member is, or belongs to: "load" or "store"; "op"
-            for the target of an operand of the operator itself.
-        place: The index of that functor among those that act on its side.
-        drawn: Whether the functor's random draw lies in memory: a kernel then calls `drawn()` of
-            it, once.
-        sums: Where a target keeps sums over rows: "registers", "shared" or "memory".
-        masks: Whether the functor is a mask.
-    """
-
-    cpp: str
-    name: str
-    purpose: Purpose = "other"
+    cpp: str  # its C++ type
+    name: str  # its C++ name
+    purpose: Purpose = "other"  # what the kernel does with it
+    #: Where the functor stands that the member is, or belongs to: "load" or "store"; "op" for the
+    #: target of an operand of the operator itself.
     side: str = ""
-    place: int = -1
+    place: int = -1  # the index of that functor among those that act on its side
+    #: Whether the functor's random draw lies in memory: a kernel then calls `drawn()` of it, once.
     drawn: bool = False
-    sums: str = ""
-    masks: bool = False
+    sums: str = ""  # where a target keeps sums over rows: "registers", "shared" or "memory"
+    masks: bool = False  # whether the functor is a mask
 
     @property
     def field(self) -> str:
@@ -93,19 +83,14 @@ _PREFETCH = {
 
 
 class Text(NamedTuple):
-    """The C++ source of one variant, in its parts.
+    """The C++ source of one variant, in its parts."""
 
-    Attributes:
-        headers: Paths of the included headers, below fusedops/.
-        definitions: Source of operator and functors that no header holds.
-        kernel: The struct `Arguments` and the function that takes one; to be put into namespace
-            fusedops, or where its names are visible.
-        macros: Macros that are defined before the headers, where the kernel stands alone.
-    """
-
-    headers: tuple[str, ...]
-    definitions: tuple[str, ...]
+    headers: tuple[str, ...]  # paths of the included headers, below fusedops/
+    definitions: tuple[str, ...]  # source of operator and functors that no header holds
+    #: The struct `Arguments` and the function that takes one; to be put into namespace fusedops, or
+    #: where its names are visible.
     kernel: str
+    #: Macros that are defined before the headers, where the kernel stands alone.
     macros: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -125,13 +110,7 @@ def cuda_source(
 ) -> Text:
     """The source of one GPU variant, which has one kernel, `fusedops_kernel`.
 
-    Args:
-        entry: The kernel template: "forward", "gradient" or "sums".
-        members: The members of the argument, in order.
-        words: Size of the argument in words of 8 bytes.
-        tile: The schedule, which gives the launch bounds and the cluster size.
-        headers: Paths of headers to include, below fusedops/.
-        definitions: Source of operator and functors that no header holds.
+    The arguments are as in `Variant`.
     """
     prefetch = tile.launch.prefetch
     prefetches = str(prefetch != "never").lower()

@@ -22,25 +22,18 @@ if TYPE_CHECKING:
     from fusedops._runtime import DeviceProperties
     from fusedops.schedule.tuning_file import TuningFile
 
-__all__ = ["ARCHS", "Target", "device_info"]
-
 #: Architectures that can be named.
 ARCHS = (*GPUS, *LEVELS)
 
 
 class Target(NamedTuple):
-    """The architecture that a variant is built for.
+    """The architecture that a variant is built for."""
 
-    Attributes:
-        arch: A GPU architecture such as "sm_90", or a level of CPU features.
-        gpu: The facts of the GPU that kernels will run on, as far as kernels of `arch` can use
-            them; None for a CPU.
-        translated: Whether the driver has to translate PTX, since the GPU is of a newer generation
-            than `arch`.
-    """
-
-    arch: str
+    arch: str  # a GPU architecture such as "sm_90", or a level of CPU features
+    #: The facts of the GPU that kernels will run on, as far as kernels of `arch` can use them; None
+    #: for a CPU.
     gpu: Gpu | None = None
+    #: Whether the driver has to translate PTX, since the GPU is of a newer generation than `arch`.
     translated: bool = False
 
     @property
@@ -61,9 +54,7 @@ class Target(NamedTuple):
     def named(cls, arch: str, multiprocessors: int | None = None) -> Target:
         """The target of this name; "cpu" is this machine's CPU.
 
-        Args:
-            arch: One of `ARCHS`, or "cpu".
-            multiprocessors: Number of SMs, in place of the usual number of such a GPU.
+        `multiprocessors` takes the place of the usual number of such a GPU.
 
         Raises:
             ValueError: There is no such architecture.

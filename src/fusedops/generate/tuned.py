@@ -23,20 +23,13 @@ from fusedops.jit.store import shared_store, unwritable
 from fusedops.schedule import lookup
 from fusedops.schedule.tuning_file import FORMAT, TuningFile, TuningFileError, read, text_of
 
-__all__ = ["FILE", "content_of", "find", "keep"]
-
 #: The name of the file in its entry.
 FILE = "tuning.json"
 
 
 @functools.cache
 def find(arch: str, device: str) -> TuningFile | None:
-    """The file that was tuned on a device, read once; None without one that can be used.
-
-    Args:
-        arch: The architecture that kernels are built for.
-        device: The driver's name of the device.
-    """
+    """The file that was tuned on a device, read once; None without one that can be used."""
     store = shared_store()
     if store is None:
         return None
@@ -56,8 +49,7 @@ def find(arch: str, device: str) -> TuningFile | None:
 def keep(content: Mapping[str, Any]) -> Path:
     """Keep a tuning file of a device, in place of the one that is there; returns its path.
 
-    Args:
-        content: What is in the file, as in tuning_file.py. Its rows are asked before the package's.
+    The content is as in tuning_file.py; its rows are asked before the package's.
 
     Raises:
         TuningFileError: It is no such file.

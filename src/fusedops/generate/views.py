@@ -14,21 +14,6 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops.bind.geometry import Placed
 
-__all__ = [
-    "STORAGE",
-    "Blank",
-    "Number",
-    "OtherHalf",
-    "Part",
-    "View",
-    "blocks_view",
-    "filled",
-    "kept_view",
-    "part_of",
-    "views_of",
-    "widened",
-]
-
 #: C++ storage types by torch dtype.
 STORAGE: dict[torch.dtype, str] = {
     torch.float16: "half",
@@ -49,86 +34,61 @@ STORAGE: dict[torch.dtype, str] = {
 
 
 class View(NamedTuple):
-    """A tensor operand with its strides along rows and columns.
+    """A tensor operand with its strides along rows and columns."""
 
-    Attributes:
-        storage: C++ storage type of its elements.
-        placed: Its row strides and column stride, in elements.
-        width: Vector width of its accesses, in elements; 0 on a CPU. Where neighbouring columns
-            share each element (`Placed.repeats`), the columns of a pack that share one for certain.
-        patch: Source of its pointer at each call, as (kind, source); None for a null pointer.
-        shared: Whether all rows read the same columns of it.
-    """
-
-    storage: str
-    placed: Placed
+    storage: str  # C++ storage type of its elements
+    placed: Placed  # its row strides and column stride, in elements
+    #: Vector width of its accesses, in elements; 0 on a CPU. Where neighbouring columns share each
+    #: element (`Placed.repeats`), the columns of a pack that share one for certain.
     width: int
+    #: Source of its pointer at each call, as (kind, source); None for a null pointer.
     patch: tuple[int, int] | None
-    shared: bool
+    shared: bool  # whether all rows read the same columns of it
 
 
 class Number(NamedTuple):
-    """A number operand, read at each call.
+    """A number operand, read at each call."""
 
-    Attributes:
-        slot: Number of the operand's slot.
-        integer: Whether it is an integer; otherwise it has the compute type.
-    """
-
-    slot: int
-    integer: bool = False
+    slot: int  # number of the operand's slot
+    integer: bool = False  # whether it is an integer; otherwise it has the compute type
 
 
 class OtherHalf(NamedTuple):
-    """The second half of a product's columns, an operand that the kernel of the product has itself.
+    """The second half of a product's columns, an operand that the product's kernel has itself."""
 
-    Attributes:
-        storage: C++ storage type of the product.
-    """
-
-    storage: str
+    storage: str  # C++ storage type of the product
 
 
 class Part(NamedTuple):
-    """A tensor that the kernel addresses, before its dimensions are mapped to rows and columns.
+    """A tensor that the kernel addresses, before its dimensions are mapped to rows and columns."""
 
-    Attributes:
-        shape, strides, dtype: Those of the tensor, with strides in elements.
-        patch: Source of its pointer at each call, as (kind, source).
-        alignment: Alignment of its pointer in bytes, 16 at most.
-        shared: Whether all rows read the same columns of it, whatever the number of rows. Judged by
-            its dimensions, not by strides: with a batch of one every stride is 0, and a last batch
-            of one must not build a variant of its own.
-    """
-
+    #: Those of the tensor, with strides in elements.
     shape: Sequence[int]
     strides: Sequence[int]
     dtype: torch.dtype
-    patch: tuple[int, int]
-    alignment: int
+    patch: tuple[int, int]  # source of its pointer at each call, as (kind, source)
+    alignment: int  # alignment of its pointer in bytes, 16 at most
+    #: Whether all rows read the same columns of it, whatever the number of rows. Judged by its
+    #: dimensions, not by strides: with a batch of one every stride is 0, and a last batch of one
+    #: must not build a variant of its own.
     shared: bool = False
 
 
 class Blank(NamedTuple):
-    """A tensor with symbolic shape, strides and alignment, shared by calls of many sizes.
+    """A tensor with symbolic shape, strides and alignment, shared by calls of many sizes."""
 
-    Attributes:
-        key: What the part is called.
-        name: The tensor that it is, or whose shape it has. There is no part where a call has none,
-            or a number in its place.
-        given: Whether it is that tensor, be it dense or not; otherwise it is a dense tensor that
-            the call allocates.
-        numbers: The count of numbers of a row, of a dense tensor of so many of each row; 0 of one
-            of the shape of `name`.
-        dtype: The dtype; None for that of `name`.
-        patch, shared: As in `Part`.
-    """
-
-    key: Any
+    key: Any  # what the part is called
+    #: The tensor that it is, or whose shape it has. There is no part where a call has none, or a
+    #: number in its place.
     name: Any
+    #: Whether it is that tensor, be it dense or not; otherwise it is a dense tensor that the call
+    #: allocates.
     given: bool
+    #: The count of numbers of a row, of a dense tensor of so many of each row; 0 of one of the
+    #: shape of `name`.
     numbers: int
-    dtype: torch.dtype | None
+    dtype: torch.dtype | None  # the dtype; None for that of `name`
+    #: As in `Part`.
     patch: tuple[int, int]
     shared: bool = False
 
@@ -141,12 +101,8 @@ def filled(
 ) -> dict[Any, Part]:
     """The parts of a call by key, in order. In C++ (csrc/parts.cpp), as every plan needs them.
 
-    Args:
-        blanks: What is known of them.
-        values: The tensors of the call by name, and pairs of the dtype and the shape of those that
-            are not at hand.
-        shape: The shape of x.
-        reduced: The dimensions of x that make a row.
+    `values` are the tensors of the call by name, and pairs of the dtype and the shape of those that
+    are not at hand.
     """
     return _runtime.parts(Part, blanks, values, shape, reduced)
 
@@ -192,10 +148,7 @@ def blocks_view(view: View, step: int) -> View:
 def kept_view(view: View, numbers: int, width: int) -> View:
     """A view whose columns are the numbers kept of a row.
 
-    Args:
-        view: The view of the kept tensor.
-        numbers: Count of numbers kept per row.
-        width: Largest vector width in elements.
+    `width` is the largest vector width.
     """
     storage, place, _, patch, shared = view
     power = numbers & -numbers  # no vector accesses of three elements

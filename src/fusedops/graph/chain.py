@@ -65,21 +65,13 @@ _ACTIVATIONS = ("silu", "gelu", "sigmoid", "tanh", "relu")
 
 @dataclasses.dataclass
 class Declared(Generic[Op]):
-    """The op that replaces a region, with the arguments of its call.
-
-    Attributes:
-        op: The op.
-        operands: What the call passes, by name: nodes, or numbers.
-        outputs: The node of each further output, in the op's order.
-        dtype: The dtype of y.
-        dim: The option of this name, or None.
-    """
+    """The op that replaces a region, with the arguments of its call."""
 
     op: Op
-    operands: dict[str, fx.Node | float]
-    outputs: list[fx.Node]
-    dtype: torch.dtype
-    dim: tuple[int, ...] | None = None
+    operands: dict[str, fx.Node | float]  # what the call passes, by name: nodes, or numbers
+    outputs: list[fx.Node]  # the node of each further output, in the op's order
+    dtype: torch.dtype  # the dtype of y
+    dim: tuple[int, ...] | None = None  # the option of this name, or None
 
 
 def declare(region: Region[Reduction]) -> Declared[RowOp]:

@@ -53,9 +53,8 @@ def check_option(products: Any) -> str:
 def rewrite_products(graph_module: fx.GraphModule, products: str = "auto") -> list[Found[Linear]]:
     """Replace linear layers of a graph by fused ones, in place; report on each layer.
 
-    Args:
-        graph_module: The graph, whose row ops are fused already.
-        products: "auto" for what one kernel runs and pays, "always" for whatever can be declared.
+    Row ops are fused already. `products` is "auto" for what one kernel runs and pays, "always" for
+    whatever can be declared.
     """
     if products == "off":
         return []

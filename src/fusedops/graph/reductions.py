@@ -21,28 +21,20 @@ class Refused(Exception):  # noqa: N818 (it is a reason, which the report has)
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A softmax, a norm or a loss in a graph.
+    """A softmax, a norm or a loss in a graph."""
 
-    Attributes:
-        kind: The class of op that computes it: "Softmax", "LayerNorm" and so on.
-        node: The node whose result it is.
-        source: The node that it reduces.
-        dim: The reduced dimensions; None where the op finds them itself (GroupNorm).
-        constants: The other arguments of the declaration.
-        gamma, beta: What the result is multiplied by, and what is added, or None.
-        target: The class of each row, of a loss.
-        inner: The nodes that compute it: the last alone, unless it is spelled out in operations.
-    """
-
-    kind: str
-    node: fx.Node
-    source: fx.Node
+    kind: str  # the class of op that computes it: "Softmax", "LayerNorm" and so on
+    node: fx.Node  # the node whose result it is
+    source: fx.Node  # the node that it reduces
+    #: The reduced dimensions; None where the op finds them itself (GroupNorm).
     dim: tuple[int, ...] | None
-    constants: dict[str, Any]
+    constants: dict[str, Any]  # the other arguments of the declaration
+    #: What the result is multiplied by, and what is added, or None.
     gamma: fx.Node | None = None
     beta: fx.Node | None = None
+    #: The nodes that compute it: the last alone, unless it is spelled out in operations.
     inner: tuple[fx.Node, ...] = ()
-    target: fx.Node | None = None
+    target: fx.Node | None = None  # the class of each row, of a loss
 
     @property
     def has_result(self) -> bool:
@@ -62,19 +54,12 @@ class Reduction:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A linear layer in a graph.
+    """A linear layer in a graph."""
 
-    Attributes:
-        node: The node whose result it is.
-        source: The factor of shape (..., K).
-        w: The factor of shape (N, K).
-        bias: What is added, of shape (N,), or None.
-    """
-
-    node: fx.Node
-    source: fx.Node
-    w: fx.Node
-    bias: fx.Node | None
+    node: fx.Node  # the node whose result it is
+    source: fx.Node  # the factor of shape (..., K)
+    w: fx.Node  # the factor of shape (N, K)
+    bias: fx.Node | None  # what is added, of shape (N,), or None
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:

@@ -46,25 +46,18 @@ Root = TypeVar("Root", bound=Reduction | Product)
 
 @dataclasses.dataclass
 class Region(Generic[Root]):
-    """A softmax, norm or linear layer with its pointwise neighbours, as one kernel computes them.
+    """A softmax, norm or linear layer with its pointwise neighbours, as one kernel has them."""
 
-    Attributes:
-        root: The reduction or the linear layer.
-        x: The node that is the kernel's input.
-        load, store: The segments before and after the root, in order. A linear layer has no load.
-        result: The node whose result is y.
-        saved: The other nodes that are used outside of the region, too: before a reduction, or
-            after a linear layer.
-        stops: Why the region ends where it does, by the node that is outside.
-    """
-
-    root: Root
-    x: fx.Node
+    root: Root  # the reduction or the linear layer
+    x: fx.Node  # the node that is the kernel's input
+    #: The segments before and after the root, in order. A linear layer has no load.
     load: list[Segment]
     store: list[Segment]
-    result: fx.Node
+    result: fx.Node  # the node whose result is y
+    #: The other nodes that are used outside of the region, too: before a reduction, or after a
+    #: linear layer.
     saved: list[fx.Node]
-    stops: dict[fx.Node, str]
+    stops: dict[fx.Node, str]  # why the region ends where it does, by the node that is outside
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -241,14 +234,10 @@ def _store(
 ) -> tuple[list[Segment], fx.Node, list[fx.Node]]:
     """Grow the STORE: its segments, the node that becomes y, and the nodes that are saved.
 
-    Args:
-        start: The node of the root.
-        place: Facts of the graph.
-        out: Nodes that are left out.
-        stops: Takes why the chain ends, by the node that is outside.
-        saves: Whether a value on the way that is used outside is saved; else the chain ends there.
-        late: The number of the first node that uses what the chain before the root saves.
-        before: The other nodes of the kernel, up to the root.
+    `stops` takes why the chain ends, by the node that is outside. A value on the way that is used
+    outside is saved if `saves` says so; else the chain ends there. `late` is the number of the
+    first node that uses what the chain before the root saves, `before` are the other nodes of the
+    kernel, up to the root.
     """
     order = place.order
     found = _joining(start, place, out, stops, saves, late, before)

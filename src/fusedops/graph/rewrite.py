@@ -29,25 +29,16 @@ from fusedops.row_op import RowOp
 
 @dataclasses.dataclass(frozen=True)
 class Found(Generic[Op]):
-    """A reduction or linear layer of a graph: fused into which op, or left for which reason.
+    """A reduction or linear layer of a graph: fused into which op, or left for which reason."""
 
-    Attributes:
-        name: The name of its node.
-        what: What it is: "softmax", "layer_norm", "linear", as the graph calls it.
-        op: The declaration that it is fused into; None where it is left.
-        nodes: The names of the nodes that are fused, in order of the chain.
-        why: Why it is left; or where the chain ends, by the name of the node there.
-        moved: The bytes before and after, by the byte model of row ops; None where it says nothing.
-        drops: Whether the kernel draws a dropout mask, by this package's contract.
-    """
-
-    name: str
-    what: str
-    op: Op | None
-    nodes: tuple[str, ...]
-    why: dict[str, str]
+    name: str  # the name of its node
+    what: str  # what it is: "softmax", "layer_norm", "linear", as the graph calls it
+    op: Op | None  # the declaration that it is fused into; None where it is left
+    nodes: tuple[str, ...]  # the names of the nodes that are fused, in order of the chain
+    why: dict[str, str]  # why it is left; or where the chain ends, by the name of the node there
+    #: The bytes before and after, by the byte model of row ops; None where it says nothing.
     moved: Moved | None = None
-    drops: bool = False
+    drops: bool = False  # whether the kernel draws a dropout mask, by this package's contract
 
 
 def rewrite(graph_module: fx.GraphModule) -> list[Found[RowOp]]:
@@ -128,11 +119,7 @@ def largest(
 ) -> tuple[Region[Root], Declared[Op] | None]:
     """The largest region that can be declared, with its declaration; None if it does not pay.
 
-    Args:
-        root: What it is grown from.
-        place: Facts of the graph.
-        declare: Gives the declaration of a region.
-        left: Why a region is left; empty for one that is declared.
+    `declare` gives the declaration of a region, `left` why it is left, or nothing.
     """
     banned: set[fx.Node] = set()
     known: dict[fx.Node, str] = {}
@@ -171,13 +158,7 @@ def replace(
 ) -> tuple[str, ...]:
     """Put a call into a graph in place of a region's nodes; the names of these.
 
-    Args:
-        graph: The graph.
-        place: Facts of it.
-        region: The region.
-        declared: Its declaration.
-        call: The function that calls the op.
-        factors: What it is called with by position.
+    `call` calls the op, with `factors` by position.
     """
     result = example(region.result)
     if result is None or not result.is_contiguous():

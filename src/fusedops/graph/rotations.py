@@ -39,20 +39,14 @@ __all__ = ["rewrite_rotations"]
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """A rotary embedding in a graph.
+    """A rotary embedding in a graph."""
 
-    Attributes:
-        node: The sum whose result it is.
-        source: What is turned.
-        cos, sin: The tables, of one number for each column.
-        nodes: The nodes that compute it, the sum last.
-    """
-
-    node: fx.Node
-    source: fx.Node
+    node: fx.Node  # the sum whose result it is
+    source: fx.Node  # what is turned
+    #: The tables, of one number for each column.
     cos: fx.Node
     sin: fx.Node
-    nodes: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]  # the nodes that compute it, the sum last
 
     @property
     def what(self) -> str:

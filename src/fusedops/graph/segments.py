@@ -42,15 +42,10 @@ from fusedops.graph.nodes import (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Node order and in-place writes of a graph, as regions need them.
+    """Node order and in-place writes of a graph, as regions need them."""
 
-    Attributes:
-        order: The number of each node.
-        barriers: How many nodes before each node write to memory.
-    """
-
-    order: dict[fx.Node, int]
-    barriers: dict[fx.Node, int]
+    order: dict[fx.Node, int]  # the number of each node
+    barriers: dict[fx.Node, int]  # how many nodes before each node write to memory
 
     @classmethod
     def of(cls, graph: fx.Graph) -> Place:
@@ -60,27 +55,18 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A run of pointwise nodes that become one functor, or a single dropout, cast or save.
+    """A run of pointwise nodes that become one functor, or a single dropout, cast or save."""
 
-    Attributes:
-        nodes: The nodes, in order; the last one's result goes on.
-        entry: The node whose result comes in.
-        kind: "pointwise", "dropout", "cast" or "save".
-    """
-
-    nodes: tuple[fx.Node, ...]
-    entry: fx.Node
-    kind: str
+    nodes: tuple[fx.Node, ...]  # the nodes, in order; the last one's result goes on
+    entry: fx.Node  # the node whose result comes in
+    kind: str  # "pointwise", "dropout", "cast" or "save"
 
 
 def why_not(node: fx.Node, like: fx.Node, centre: fx.Node, place: Place) -> str:
     """Why a node cannot be computed in the kernel of another; empty if it can.
 
-    Args:
-        node: The node.
-        like: One whose result has the shape of what the kernel computes.
-        centre: The reduction or product of the kernel.
-        place: Facts of the graph.
+    `like` is a node whose result has the shape of what the kernel computes, `centre` the kernel's
+    reduction or product.
     """
     made, shape = example(node), example(like)
     if made is None or shape is None or node.op not in ("call_function", "call_method"):
@@ -231,11 +217,8 @@ def generated(
 ) -> Functor:
     """Generate a functor that computes a sequence of pointwise nodes.
 
-    Args:
-        nodes: The nodes, in order; the last one's result is the functor's.
-        entry: The node whose result is the value.
-        operands: The names of the other tensors that the nodes read.
-        label: What the function is called.
+    It gives the last one's result; the result of `entry` is the value. `operands` has the names of
+    the other tensors that the nodes read, `label` what the function is called.
 
     Raises:
         UnsupportedError: No functor can hold an operation.

@@ -47,9 +47,7 @@ def why_not_asked(model: nn.Module) -> str | None:
 def attend(model: nn.Module, wanted: bool | None) -> Iterator[tuple[str, Any, str]]:
     """Set the fused attention where it is wanted; yield each model, and why it was left if it was.
 
-    Args:
-        model: Any module.
-        wanted: As for `patch`.
+    `wanted` is as for `patch`.
 
     Raises:
         ImportError: wanted is True, and transformers cannot be imported.

@@ -56,17 +56,16 @@ class FusedCausalLM(Swapped):
 
 
 class _Form:
-    """How a model makes its logits.
+    """How a model makes its logits; `setting` is what is done to them, a key of `_FORMS` or "".
 
     Attributes:
         head: The name of the head, a Linear.
         biased: Whether that has a bias.
-        setting: What is done to its result, a key of `_FORMS`; "" for nothing.
         seen: The numbers of all settings in the configuration, as the model was recognised.
     """
 
     def __init__(self, head: str, biased: bool, setting: str, seen: tuple[Any, ...]) -> None:
-        self.head, self.biased, self.setting, self.seen = head, biased, setting, seen
+        self.head, self.biased, self.seen = head, biased, seen
         self.numbers: dict[str, float] = {}
         load: list[Functor] = [Bias("bias")] * biased
         if setting == "final_logit_softcapping":
@@ -207,9 +206,7 @@ def compute_losses(
 ) -> Iterator[tuple[str, nn.Module, type[nn.Module], str]]:
     """Fuse the head and loss of each model; yield it, its class, and why it was left if it was.
 
-    Args:
-        models: Those of `models_of`.
-        skipped: Says why a module is left, if the caller wants it left.
+    `skipped` says why a module is left, if the caller wants it left.
     """
     for name, each in models:
         cls = type(each)

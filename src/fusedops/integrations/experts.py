@@ -33,13 +33,9 @@ _SIZES = {
 
 
 class FusedExperts(Swapped):
-    """Experts that were another module's: its parameters, and what `fusedops.nn.Experts` runs.
+    """Experts that were another module's: its parameters, and what `fusedops.nn.Experts` runs."""
 
-    Attributes:
-        form: What the experts compute, and how their weights lie.
-    """
-
-    form: ExpertsForm
+    form: ExpertsForm  # what the experts compute, and how their weights lie
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:

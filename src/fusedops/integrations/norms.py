@@ -79,12 +79,8 @@ def agree(
 ) -> bool:
     """Whether a forward and a formula give the same rows, and the same gradients of all tensors.
 
-    Args:
-        forward: Called with the inputs.
-        formula: Called with the inputs, then with the parameters by name.
-        inputs: Of shape ``[rows, columns]``.
-        parameters: Those that the forward reads.
-        generator: Of the gradient from upstream.
+    Inputs have shape ``[rows, columns]``. The formula is called with these, then with the
+    parameters by name; the generator makes the gradient from upstream.
     """
     leaves = [each.detach().clone().requires_grad_() for each in inputs]
     wanted = [*leaves, *parameters.values()]

@@ -20,15 +20,10 @@ from fusedops.nn.base import Declares
 
 
 class Swapped(nn.Module):
-    """Mixin of swapped modules' classes; it precedes the fused class.
+    """Mixin of swapped modules' classes; it precedes the fused class."""
 
-    Attributes:
-        stock: The class that the module had.
-        made_of: What `swap` was given, for copies and pickles.
-    """
-
-    stock: ClassVar[type[nn.Module]]
-    made_of: ClassVar[tuple[Any, ...]]
+    stock: ClassVar[type[nn.Module]]  # the class that the module had
+    made_of: ClassVar[tuple[Any, ...]]  # what `swap` was given, for copies and pickles
     #: The attributes that a swap adds to the module itself, which `restore` takes away.
     adds: ClassVar[tuple[str, ...]] = ()
     #: What the made class's name has before that of the stock class.
@@ -45,17 +40,11 @@ class Swapped(nn.Module):
 
 
 class Replacement(NamedTuple):
-    """What takes the place of a module that was recognised.
+    """What takes the place of a module that was recognised."""
 
-    Attributes:
-        kind: The class that `swap` takes.
-        options: The options of `swap` for it.
-        label: What it computes, for people.
-    """
-
-    kind: type[Swapped]
-    options: tuple[Any, ...]
-    label: str
+    kind: type[Swapped]  # the class that `swap` takes
+    options: tuple[Any, ...]  # the options of `swap` for it
+    label: str  # what it computes, for people
 
 
 _classes: dict[tuple[Any, ...], type[Swapped]] = {}
@@ -124,11 +113,7 @@ def result_dtype(
     That depends on how its forward is written, on the dtypes of its parameters, and on autocast. So
     the stock forward is asked once for each of these, with a single row of ones.
 
-    Args:
-        module: A swapped module with a weight and a bias, either of which may be None.
-        shape: Of that row.
-        dtype: Of x.
-        device: Of x.
+    The row has this shape.
     """
     weight, bias = module.weight, module.bias
     kind = device.type

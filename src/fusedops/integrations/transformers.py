@@ -45,8 +45,6 @@ except ImportError as error:
         "attentions and masks it enters: pip install 'transformers>=4.54'"
     ) from error
 
-__all__ = ["NAME", "attention"]
-
 #: What `attn_implementation=` is set to.
 NAME = "fusedops"
 

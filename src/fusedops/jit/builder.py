@@ -56,25 +56,16 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A built variant.
+    """A built variant."""
 
-    Attributes:
-        folder: The cache entry, with the source and ``meta.json``.
-        binary: The cubin, or the shared library.
-        arch: What it was built for.
-        origin: Whether this call compiled it.
-        seconds: How long this call took.
-        files: All files of the entry, as they were verified: they may be gone by now.
-        log: What the compiler said.
-    """
-
-    folder: Path
-    binary: Path
-    arch: str
-    origin: Literal["compiled", "cache"]
-    seconds: float
+    folder: Path  # the cache entry, with the source and ``meta.json``
+    binary: Path  # the cubin, or the shared library
+    arch: str  # what it was built for
+    origin: Literal["compiled", "cache"]  # whether this call compiled it
+    seconds: float  # how long this call took
+    #: All files of the entry, as they were verified: they may be gone by now.
     files: Mapping[str, bytes] = field(repr=False)
-    log: str = field(repr=False)
+    log: str = field(repr=False)  # what the compiler said
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -277,9 +268,7 @@ def load_library(built: Artifact, load: Callable[[str | bytes], _Loaded]) -> _Lo
     whoever may rename a folder above the cache, or cleared, or never been kept, or lie where
     nothing may be executed: then its verified bytes serve.
 
-    Args:
-        built: The library.
-        load: Loads the library at a path. It raises an OSError or a RuntimeError if it cannot.
+    `load` loads the library at a path, and raises an OSError or a RuntimeError if it cannot.
     """
     if not Path(DESCRIPTORS).is_dir():  # then the loader can only be told a path
         return load(os.fsencode(built.binary))

@@ -217,19 +217,12 @@ _ENTRY = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{16}-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Item:
-    """One folder of the cache listing, whole or damaged.
+    """One folder of the cache listing, whole or damaged."""
 
-    Attributes:
-        folder: Where.
-        size: Bytes.
-        meta: Its record, empty if that cannot be read.
-        built: When it was built, in seconds since 1970.
-    """
-
-    folder: Path
-    size: int
-    meta: Mapping[str, Any]
-    built: float
+    folder: Path  # where
+    size: int  # bytes
+    meta: Mapping[str, Any]  # its record, empty if that cannot be read
+    built: float  # when it was built, in seconds since 1970
 
 
 def list_items(root: Path) -> Iterator[Item]:

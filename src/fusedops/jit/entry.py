@@ -57,19 +57,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Entry:
-    """A verified entry.
+    """A verified entry."""
 
-    Attributes:
-        folder: Where it is, or was: another process may set it aside or clear it.
-        binary: The binary's path in it.
-        meta: The record.
-        contents: Every file, as it was verified.
-    """
-
-    folder: Path
-    binary: Path
-    meta: Mapping[str, Any]
-    contents: Mapping[str, bytes] = dataclasses.field(repr=False)
+    folder: Path  # where it is, or was: another process may set it aside or clear it
+    binary: Path  # the binary's path in it
+    meta: Mapping[str, Any]  # the record
+    contents: Mapping[str, bytes] = dataclasses.field(repr=False)  # every file, as it was verified
 
     def read(self, name: str) -> bytes:
         """The verified content of the file `name`.
@@ -96,10 +89,8 @@ def record(
 def read_entry(folder: Path, request: str | None = None, build: str | None = None) -> Entry:
     """The entry in `folder`, each of its files read once.
 
-    Args:
-        folder: Its name has to be what follows from the record.
-        request: The request digest that it has to have, if that is known.
-        build: The build digest likewise.
+    Its digests have to be these, as far as they are known, and the folder's name what follows from
+    the record.
 
     Raises:
         Damaged: It is not there, not whole, another one, or not to be trusted.

@@ -16,8 +16,6 @@ from torch.version import git_version
 
 from fusedops.jit import host
 
-__all__ = ["ARCH", "compile_files", "flags"]
-
 #: In the place of a GPU's or a CPU's architecture.
 ARCH = "torch"
 

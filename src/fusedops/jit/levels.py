@@ -24,12 +24,7 @@ _V4 = frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})
 
 
 def cpu_level(features: Iterable[str], machine: str | None = None) -> str:
-    """The best level for a CPU with `features` (lower-case names, as the runtime reports them).
-
-    Args:
-        features: Such as ``avx2``, ``fma``, ``avx512f``.
-        machine: The kind of CPU (default: this one's).
-    """
+    """The best level for a CPU with `features` (lower-case names, as the runtime reports them)."""
     if (machine or os.uname().machine).lower() in ("aarch64", "arm64"):
         return "aarch64"
     have = {"lzcnt" if name == "abm" else name for name in features}  # abm: Linux's name for it

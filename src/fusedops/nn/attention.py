@@ -117,19 +117,6 @@ class AttentionSoftmax(Declares):
         self.probs = check_flag(name, "probs", probs)
         self._settle()
 
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            scores: Tensor,
-            *,
-            mask: Tensor | None = None,
-            bias: Tensor | None = None,
-            slopes: Tensor | None = None,
-            sink: Tensor | None = None,
-        ) -> Result:
-            """As `forward`."""
-
     def forward(
         self,
         scores: Tensor,
@@ -164,6 +151,9 @@ class AttentionSoftmax(Declares):
         """
         op, arguments = self._call(mask, bias, slopes, sink)
         return op(scores, **arguments)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(
         self,

@@ -84,11 +84,6 @@ class GroupNorm(Declares, nn.GroupNorm):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    if TYPE_CHECKING:
-
-        def __call__(self, input: Tensor) -> Tensor:
-            """As `forward`."""
-
     def forward(self, input: Tensor) -> Tensor:
         """Normalise each group of channels.
 
@@ -103,6 +98,9 @@ class GroupNorm(Declares, nn.GroupNorm):
         """
         y: Tensor = self.op()(input, **self._arguments(input))
         return y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(self, input: Tensor) -> Tensor:
         """Run `forward` as a chain of torch calls: same results."""

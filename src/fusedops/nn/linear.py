@@ -121,11 +121,6 @@ class Linear(Declares, nn.Linear):
         self.p = check_probability("Linear", p)
         self._settle()
 
-    if TYPE_CHECKING:
-
-        def __call__(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-            """As `forward`."""
-
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """Multiply, and do what follows.
 
@@ -142,6 +137,9 @@ class Linear(Declares, nn.Linear):
         op = self.op(residual=residual is not None)
         y: Tensor = op(input, self.weight, **self._arguments(input, residual))
         return y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run `forward` as a chain of torch calls: same results, same dropout mask."""
@@ -267,11 +265,6 @@ class MLP(Declares):
         self.linear1.reset_parameters()
         self.linear2.reset_parameters()
 
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-            """As `forward`."""
-
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run the block.
 
@@ -290,6 +283,9 @@ class MLP(Declares):
         weights = self.linear1.weight, self.linear2.weight
         y: Tensor = op(x, *weights, **self._arguments(x, residual))
         return y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run `forward` as a chain of torch calls: same results, same dropout mask."""

@@ -93,11 +93,6 @@ class LayerNorm(Declares, nn.LayerNorm):
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self._settle()
 
-    if TYPE_CHECKING:
-
-        def __call__(self, input: Tensor) -> Tensor:
-            """As `forward`."""
-
     def forward(self, input: Tensor) -> Tensor:
         """Normalise each row.
 
@@ -114,6 +109,9 @@ class LayerNorm(Declares, nn.LayerNorm):
         # Not `op`: to look a parameter up again takes as long as a part of the call.
         y: Tensor = self._op_with("weight" in arguments, "bias" in arguments)(input, **arguments)
         return y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(self, input: Tensor) -> Tensor:
         """Run `forward` as a chain of torch calls: same results."""
@@ -211,11 +209,6 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         self.reset_parameters()
         self._settle()
 
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor:
-            """As `forward`."""
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each row.
 
@@ -231,6 +224,9 @@ class RMSNorm(UnitOffset, nn.RMSNorm):
         arguments = self._arguments(x)
         y: Tensor = self._op_of(x, "weight" in arguments)(x, **arguments)
         return y
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def unfused(self, x: Tensor) -> Tensor:
         """Run `forward` as a chain of torch calls: same results."""

@@ -27,24 +27,16 @@ from torch import Tensor
 
 from fusedops.declare.operator import RowParts
 
-__all__ = ["LossOfParts", "constants_of_part", "mean_of_part", "target_of_part", "value_of_target"]
-
 #: The target of an ignored row in a part, whose targets are counted from its first class.
 _IGNORED = -1
 
 
 class _Shared(NamedTuple):
-    """A number of a row that each rank finds of its own classes.
+    """A number of a row that each rank finds of its own classes."""
 
-    Attributes:
-        name: That of a result of the part's op, or what is made of these.
-        said: What it is, for messages.
-        of_none: What it is of no classes.
-    """
-
-    name: str
-    said: str
-    of_none: float = 0.0
+    name: str  # that of a result of the part's op, or what is made of these
+    said: str  # what it is, for messages
+    of_none: float = 0.0  # what it is of no classes
 
 
 #: In the order in which they lie side by side.
@@ -101,21 +93,13 @@ def mean_of_part(found: Mapping[str, Tensor]) -> Tensor:
 
 
 class LossOfParts:
-    """The part of `CrossEntropy` by which ranks that have some classes of each row find its loss.
+    """The part of `CrossEntropy` by which ranks that have some classes of a row find its loss."""
 
-    Attributes:
-        constants: Those of the declaration.
-        outputs: The names of its results.
-        masked: Whether its LOAD masks classes.
-        saves: The streams that its LOAD saves.
-        soft: Whether the target is a weight for each class.
-    """
-
-    constants: Mapping[str, Any]
-    outputs: tuple[str, ...]
-    masked: bool
-    saves: Any
-    soft: bool
+    constants: Mapping[str, Any]  # those of the declaration
+    outputs: tuple[str, ...]  # the names of its results
+    masked: bool  # whether its LOAD masks classes
+    saves: Any  # the streams that its LOAD saves
+    soft: bool  # whether the target is a weight for each class
 
     def is_ignored(self, target: Tensor) -> Tensor:
         """Whether each target is `ignore_index`; in 64 bits, for in uint8 -100 is the class 156."""
@@ -201,10 +185,7 @@ class LossOfParts:
     def of_row_parts(self, numbers: Tensor, target: Tensor, classes: int) -> dict[str, Tensor]:
         """What the op returns of each row, by the numbers of all ranks, of shape (*rows, ranks, k).
 
-        Args:
-            numbers: The numbers of `part_of_row`.
-            target: The class of each row.
-            classes: How many there are.
+        The numbers are those of `part_of_row`.
         """
         names = [one.name for one in self._shared]
         parts = dict(zip(names, numbers.movedim(-2, 0).unbind(-1), strict=True))
@@ -218,11 +199,8 @@ class LossOfParts:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """The numbers of blocks that `joined_blocks` takes, and the logit of each row's target.
 
-        Args:
-            found: What the op with the constants `row_parts.own` gives of each block, in a first
-                dimension of their own.
-            target: The class of each row.
-            columns: How many classes a block has; the last has what is left.
+        `found` is what the op with the constants `row_parts.own` gives of each block, in a first
+        dimension of its own. A block has so many columns, the last what is left.
         """
         parts, last = dict(found), len(found["lse"]) - 1
         block = (target // columns).clamp(0, last)
@@ -263,11 +241,8 @@ class LossOfParts:
         op/cross_entropy.cuh says in `keep` what the gradient reads: here the largest lse is the
         maximum, to which the sum is relative.
 
-        Args:
-            parts: The numbers of each block, as `joined_blocks` takes them.
-            found: What it returns of them.
-            target: The class of each row.
-            classes: How many there are.
+        `parts` are the numbers of each block, as `joined_blocks` takes them, and `found` what that
+        returns.
         """
         ignored = target == self.constants["ignore_index"]
         known = (target >= 0) & (target < classes)
@@ -344,10 +319,7 @@ class LossOfParts:
     def loss_of(self, plain: Tensor, even: Tensor, lse: Tensor) -> Tensor:
         """The loss of a row with label smoothing and z-loss, in torch.
 
-        Args:
-            plain: The loss without them.
-            even: The mean of the losses of all classes of the row.
-            lse: The logsumexp of the row.
+        `plain` is the loss without them, `even` the mean of the losses of all classes of the row.
         """
         smoothing, z_loss = self.constants["label_smoothing"], self.constants["z_loss"]
         loss = plain + smoothing * (even - plain) if smoothing > 0 else plain

@@ -23,8 +23,6 @@ from fusedops.torch_ops.tracing import is_distributed, is_transformed
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["CrossEntropy"]
-
 _REDUCTIONS = ("none", "mean", "sum")
 
 

@@ -16,8 +16,6 @@ from fusedops.errors import check_flag, shortened
 from fusedops.functors import Functor, is_finite
 from fusedops.row_op import RowOp
 
-__all__ = ["L2Norm", "LayerNorm", "PresentRows", "RMSNorm"]
-
 
 class PresentRows:
     """The rows of a tensor without their masked elements, which are zero, and zero in any result.

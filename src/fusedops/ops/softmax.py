@@ -16,8 +16,6 @@ from fusedops.errors import check_flag
 from fusedops.functors import Functor, check_name
 from fusedops.row_op import RowOp
 
-__all__ = ["LogSoftmax", "Softmax"]
-
 
 class Softmax(RowOp):
     """``y_i = exp(v_i - max v) / sum_j exp(v_j - max v)`` over each row of ``v = load(x)``.

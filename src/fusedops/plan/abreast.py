@@ -28,10 +28,7 @@ MOST_DISTANCE = 2**32 - 1
 def rows_abreast(tile: Schedule, call: Call, shared: Sequence[Sharing] | None = None) -> int:
     """The number of neighbouring rows of a call that a thread can have, a power of two.
 
-    Args:
-        tile: The schedule.
-        call: The call.
-        shared: How rows share each operand that has a gradient, in a backward pass.
+    `shared` says how rows share each operand that has a gradient, in a backward pass.
     """
     bound, op = call.one.bound, call.one.bound.op
     whole = tile.exact and tile.one_tile and tile.chunks == 1 and tile.threads <= 32

@@ -48,12 +48,8 @@ if TYPE_CHECKING:
 class Backward:
     """The backward pass of a call.
 
-    Args:
-        wanted: The gradients.
-        bound: The forward call.
-        dy: The gradient of y.
-        given: The other tensors and numbers of the backward call, by keyword.
-        split: Whether every sum over all rows is left in partial sums (`is_partial`).
+    `given` are the other tensors and numbers of the backward call, by keyword; `split` is whether
+    every sum over all rows is left in partial sums (`is_partial`).
     """
 
     entry = "gradient"
@@ -134,12 +130,6 @@ class Backward:
         return blanks
 
     def schedule(
-        self, geometry: Geometry, outline: Outline, target: Target, reading: Reading
-    ) -> tuple[Schedule | None, str]:
-        """The schedule of a GPU or None, and the storage of a row."""
-        return self._scheduled(geometry, outline, target, reading)
-
-    def _scheduled(
         self, geometry: Geometry, outline: Outline, target: Target, reading: Reading, **known: Any
     ) -> tuple[Schedule | None, str]:
         """`backward_schedule`, with what is known of the tensors."""
@@ -197,7 +187,7 @@ class Backward:
     def _chosen(self, call: Call, **known: Any) -> Schedule | None:
         """The schedule of the row, with what is known of its tensors (`backward_schedule`)."""
         given = call.geometry, call.outline, call.target, call.reading
-        return self._scheduled(*given, **known)[0]
+        return self.schedule(*given, **known)[0]
 
     def results(self, call: Call) -> Results:
         """The gradients: that of x, then those of operands."""
@@ -205,7 +195,7 @@ class Backward:
         outputs = [(parts[key].dtype, tuple(parts[key].shape)) for key in keys]
         if not outputs:  # all are written elsewhere, and a plan of the runtime returns something
             outputs.append((self.bound.compute, (1,)))
-        return Results(outputs, len(outputs))
+        return Results([*outputs], len(outputs))
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
         """The saved streams that are read, and the gradients that join."""
@@ -257,10 +247,7 @@ def _pack(call: Call) -> int:
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
 
-    Args:
-        call: The backward call.
-        results: What it allocates; workspaces are appended.
-        write: The writer of the argument.
+    What the backward call allocates, the results, gets workspaces as well.
     """
 
     def __init__(self, call: Call, results: Results, write: ArgumentWriter) -> None:

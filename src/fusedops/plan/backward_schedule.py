@@ -71,16 +71,10 @@ def backward_schedule(
 ) -> tuple[Schedule | None, str]:
     """Choose the schedule of a backward call: that of a GPU or None, and the storage of a row.
 
-    Args:
-        bound: The forward call.
-        outline: The outline of that.
-        geometry: The rows and columns of the backward call.
-        target: The target that kernels are built for.
-        gradient: The gradients that are wanted.
-        reading: How the call is read where its shapes leave that open.
-        aligned: Whether bulk copies can read x and the gradient of y, as far as is known.
-        sharing: The number of rows that a thread can have at a time (plan/abreast.py).
-        starts: Whether a saved stream takes the place of the LOAD (`Backward.from_stream`).
+    The geometry is that of the backward call. `aligned` says whether bulk copies can read x and the
+    gradient of y, as far as is known; `sharing` how many rows a thread can have at a time
+    (plan/abreast.py); `starts` whether a saved stream takes the place of the LOAD
+    (`Backward.from_stream`).
 
     Raises:
         UnsupportedError: A row has more columns than a GPU kernel counts.
@@ -230,14 +224,9 @@ def cut_of(
 ) -> Sums:
     """Cut the rows of a call.
 
-    Args:
-        known: What is remembered.
-        geometry: The rows and columns of the call.
-        shared: How elements of x share those of each operand that has a gradient.
-        chosen: The schedule of the row; None on a CPU.
-        target: The target that kernels are built for.
-        split: Whether every sum over all rows is left in partial sums.
-        many: Whether a single row is read as one of many (`Reading.many`).
+    `shared` says how elements of x share those of each operand that has a gradient, `split` whether
+    every sum over all rows is left in partial sums, `many` whether a single row is read as one of
+    many (`Reading.many`).
     """
     rows = geometry.rows
     if chosen is None or chosen.features is None:  # a map's, which is made anew for each call
@@ -327,12 +316,6 @@ def is_partial(share: Sharing, slices: Slices, rows: int, split: bool) -> bool:
     A `split` kernel leaves partial sums of every sum over all rows, however few rows there are.
     Where neighbouring columns share an element, every row leaves some. So does a sum over all
     rows of an operand that has none, since even one row needs no kernel of its own then.
-
-    Args:
-        share: How elements of x share one of the sum's.
-        slices: The row partition.
-        rows: The number of rows of the call.
-        split: Whether the kernel is split.
     """
     if share.kind == "channel" or share.of_all:
         return True

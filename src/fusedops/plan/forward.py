@@ -42,10 +42,8 @@ MOST_COLUMNS = 2**31 - 1
 class Forward:
     """The forward pass of a call.
 
-    Args:
-        bound: The call.
-        single: Whether to have a kernel for this row length alone, if the row is cut into chunks.
-        shape: The shape of the outputs of x's size, if not x's: of as many elements.
+    `single` is whether to have a kernel for this row length alone, if the row is cut into chunks;
+    `shape` is that of the outputs of x's size, if not x's: of as many elements.
     """
 
     entry = "forward"
@@ -146,7 +144,7 @@ class Forward:
                 cleared.append(place)
             dtype = bound.compute if name == KEPT else bound.output_dtype(name)
             outputs.append((dtype, shape))
-        return Results(outputs, cleared=cleared)
+        return Results([*outputs], cleared=cleared)
 
     def streams(self, views: Mapping[Any, View]) -> tuple[dict[str, View], dict[str, View]]:
         """The outputs; nothing joins them."""

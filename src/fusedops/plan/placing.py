@@ -290,15 +290,9 @@ def _dense_cure(
 ) -> str:
     """Say which tensor to make contiguous so that a kernel takes the other tensors as they are.
 
-    Args:
-        bound: The checked call.
-        inputs: The tensors that the call was given, by name, x first.
-        parts: The tensors that could not be placed: those of `inputs` in their order, then others.
-        operands: The shapes and strides of `parts`, then of the virtual operands.
-        sizes: The element size in bytes of each of `operands`.
-
-    Returns:
-        The cure as a phrase for an error's message.
+    `inputs` are the tensors that the call was given, x first. `parts` are those of them that could
+    not be placed, then others; `operands` has their shapes and strides, then those of virtual
+    operands, and `sizes` the bytes of an element of each.
     """
     shape = tuple(bound.x.shape)
     for at, (name, part) in enumerate(inputs.items()):

@@ -8,6 +8,7 @@ does for all of them what does not.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -48,36 +49,21 @@ _DLPACK |= {torch.float8_e8m0fnu: (14, 8), torch.float4_e2m1fn_x2: (17, 4)}
 
 
 class Pass(Protocol):
-    """One pass of a checked call, as a kernel of its own runs it.
+    """One pass of a checked call, as a kernel of its own runs it."""
 
-    Attributes:
-        bound: The forward call.
-        op: The declaration whose operator the kernel has.
-        entry: The kernel template, as in `Variant`.
-        product: What a product is called in the name of its kernel; "" of a row op.
-        dtype: The dtype in that name.
-        slots: The number of each operand among the arguments of the call, x being 0 in a forward
-            pass.
-        info: What `testing.last_schedule` reports; "" for where a row or its sums are stored.
-        forms: What is known of its arguments whatever the sizes (`plan.planner`).
-        gradient: Whether the operator's gradient takes the place of the operator.
-        from_result: Whether y takes the place of x in that.
-        from_stream: The saved stream that takes the place of the LOAD in that, or None.
-        in_order: Whether rows are visited in the order of the tensor, as those of a product.
-    """
-
-    bound: Bound
-    op: Declaration
-    entry: str
-    product: str
-    dtype: torch.dtype
+    bound: Bound  # the forward call
+    op: Declaration  # the declaration whose operator the kernel has
+    entry: str  # the kernel template, as in `Variant`
+    product: str  # what a product is called in the name of its kernel; "" of a row op
+    dtype: torch.dtype  # the dtype in that name
+    #: The number of each operand among the arguments of the call, x being 0 in a forward pass.
     slots: dict[str, int]
-    info: str
-    forms: dict[Any, Any]
-    gradient: bool
-    from_result: bool
-    from_stream: str | None
-    in_order: bool
+    info: str  # what `testing.last_schedule` reports; "" for where a row or its sums are stored
+    forms: dict[Any, Any]  # what is known of its arguments whatever the sizes (`plan.planner`)
+    gradient: bool  # whether the operator's gradient takes the place of the operator
+    from_result: bool  # whether y takes the place of x in that
+    from_stream: str | None  # the saved stream that takes the place of the LOAD in that, or None
+    in_order: bool  # whether rows are visited in the order of the tensor, as those of a product
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The tensors by key, that of an operand being its name; None if no kernel takes them.
@@ -113,66 +99,44 @@ class Pass(Protocol):
 
 
 class Sums(NamedTuple):
-    """How a backward call cuts its rows into slices, and adds up gradients of operands over them.
+    """How a backward call cuts its rows into slices, and sums gradients of operands over them."""
 
-    Attributes:
-        chosen: The schedule that was chosen for the row; None on a CPU.
-        tile: The schedule of the kernel.
-        few: Whether one block has all rows, so that no sum over them is in parts.
-        slices: The slices of the rows.
-        partial: Whether each gradient is a sum that is left in partial sums.
-        apart: The indices of those of which the caller makes the sum, since no single stride leads
-            from group to group of the rows.
-        blocks: The number of thread blocks, in each of which the sums of all slices are combined;
-            on a CPU that of slices.
-        of_one: Elements of shared memory that the sums of one operand take in a block.
-        told: All of this that the types of a kernel follow from; None if numbers are among that.
-    """
-
-    chosen: Schedule | None
-    tile: Schedule | None
-    few: bool
-    slices: Slices
-    partial: list[bool]
+    chosen: Schedule | None  # the schedule that was chosen for the row; None on a CPU
+    tile: Schedule | None  # the schedule of the kernel
+    few: bool  # whether one block has all rows, so that no sum over them is in parts
+    slices: Slices  # the slices of the rows
+    partial: list[bool]  # whether each gradient is a sum that is left in partial sums
+    #: The indices of those of which the caller makes the sum, since no single stride leads from
+    #: group to group of the rows.
     apart: list[int]
+    #: The number of thread blocks, in each of which the sums of all slices are combined; on a CPU
+    #: that of slices.
     blocks: int
-    of_one: int
+    of_one: int  # elements of shared memory that the sums of one operand take in a block
+    #: All of this that the types of a kernel follow from; None if numbers are among that.
     told: tuple[object, ...] | None
 
 
 class Call(NamedTuple):
-    """A pass whose tensors are placed and whose schedule is chosen.
-
-    Attributes:
-        one: The pass.
-        target: The target that kernels are built for.
-        reading: How the call is read where its shapes leave that open.
-        outline: The outline of the forward call.
-        drawn: The maps from rows to their numbers in the dropout contract.
-        parts: The tensors by key.
-        merged: Where they lie, with no row dimension more than they need.
-        geometry: The same with the row dimensions of the kernel.
-        storage: Where a row is stored.
-        views: The tensors by key, as the kernel addresses them.
-        maps: The maps from a row to the numbers that functors read, as placed.
-        tile: The schedule of a GPU, a `ProductTiling` of a product; None on a CPU.
-        sharing: How rows and columns share each operand whose gradient is wanted.
-        sums: How these gradients are summed over rows, in a backward pass of a row op.
-    """
+    """A pass whose tensors are placed and whose schedule is chosen."""
 
     one: Pass
-    target: Target
-    reading: Reading
-    outline: Outline
+    target: Target  # the target that kernels are built for
+    reading: Reading  # how the call is read where its shapes leave that open
+    outline: Outline  # the outline of the forward call
+    #: The maps from rows to their numbers in the dropout contract.
     drawn: dict[tuple[int, ...], list[int]]
-    parts: dict[Any, Part]
-    merged: Geometry
-    geometry: Geometry
-    storage: str
-    views: dict[Any, View]
+    parts: dict[Any, Part]  # the tensors by key
+    merged: Geometry  # where they lie, with no row dimension more than they need
+    geometry: Geometry  # the same with the row dimensions of the kernel
+    storage: str  # where a row is stored
+    views: dict[Any, View]  # the tensors by key, as the kernel addresses them
+    #: The maps from a row to the numbers that functors read, as placed.
     maps: tuple[Placed | None, ...]
-    tile: Any
+    tile: Any  # the schedule of a GPU, a `ProductTiling` of a product; None on a CPU
+    #: How rows and columns share each operand whose gradient is wanted.
     sharing: Mapping[Occurrence, Sharing] = {}
+    #: How these gradients are summed over rows, in a backward pass of a row op.
     sums: Sums | None = None
 
     @property
@@ -199,72 +163,46 @@ class Call(NamedTuple):
         return slices[0] == slices[1] and blocks[0] == blocks[1]
 
 
+@dataclasses.dataclass(eq=False)
 class Results:
-    """The tensors that a plan allocates: outputs, then workspaces that hold partial sums.
+    """The tensors that a plan allocates: outputs, then workspaces that hold partial sums."""
 
-    Attributes:
-        outputs: Dtype and shape of each.
-        returned: How many of them a call returns; None for all.
-        cleared: The numbers of those that are zero when the first kernel begins.
-        loose: Whether some gradient has the shape of x and is for the caller to sum.
-        in_shared: The number of operands whose sums a block keeps in shared memory.
-        parts_of: For each gradient that has partial sums, the source of the pointer of their
-            workspace, and their number.
-        pieces_of: For each gradient that is summed over pieces of a row's columns too, the number
-            of pieces that make one element; on a CPU there is one, and none is listed.
-    """
-
-    def __init__(
-        self,
-        outputs: Sequence[Output],
-        returned: int | None = None,
-        cleared: Sequence[int] = (),
-    ) -> None:
-        self.outputs = [*outputs]
-        self.returned = returned
-        self.cleared = cleared
-        self.loose = False
-        self.in_shared = 0
-        self.parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = {}
-        self.pieces_of: dict[Occurrence, int] = {}
+    outputs: list[Output]  # dtype and shape of each
+    returned: int | None = None  # how many of them a call returns; None for all
+    cleared: Sequence[int] = ()  # the numbers of those that are zero when the first kernel begins
+    #: Whether some gradient has the shape of x and is for the caller to sum.
+    loose: bool = False
+    in_shared: int = 0  # the number of operands whose sums a block keeps in shared memory
+    #: For each gradient that has partial sums, the source of the pointer of their workspace, and
+    #: their number.
+    parts_of: dict[Occurrence, tuple[tuple[int, int], int]] = dataclasses.field(
+        default_factory=dict
+    )
+    #: For each gradient that is summed over pieces of a row's columns too, the number of pieces
+    #: that make one element; on a CPU there is one, and none is listed.
+    pieces_of: dict[Occurrence, int] = dataclasses.field(default_factory=dict)
 
 
 class Launch(NamedTuple):
-    """One kernel launch of a plan.
+    """One kernel launch of a plan."""
 
-    Attributes:
-        variant: The kernel.
-        words: The words of its argument.
-        patches: The relocations: which words each call rewrites, and with what (`_runtime.Plan`).
-        rows: The rows of the kernel; 0 launches nothing.
-        grain: The rows that a CPU thread takes at a time.
-        grid: The thread blocks.
-        block: The threads of a block.
-        shared: The bytes of dynamic shared memory.
-    """
-
-    variant: Variant
-    words: bytes
+    variant: Variant  # the kernel
+    words: bytes  # the words of its argument
+    #: The relocations: which words each call rewrites, and with what (`_runtime.Plan`).
     patches: list[tuple[int, int, int]]
-    rows: int
-    grain: int = 1
-    grid: int = 1
-    block: int = 1
-    shared: int = 0
+    rows: int  # the rows of the kernel; 0 launches nothing
+    grain: int = 1  # the rows that a CPU thread takes at a time
+    grid: int = 1  # the thread blocks
+    block: int = 1  # the threads of a block
+    shared: int = 0  # the bytes of dynamic shared memory
 
 
 class Planned(NamedTuple):
-    """A call as it will be launched.
+    """A call as it will be launched."""
 
-    Attributes:
-        call: The call, placed and scheduled.
-        launches: The kernels, one after another on a stream.
-        results: The tensors that are allocated.
-    """
-
-    call: Call
-    launches: tuple[Launch, ...]
-    results: Results
+    call: Call  # the call, placed and scheduled
+    launches: tuple[Launch, ...]  # the kernels, one after another on a stream
+    results: Results  # the tensors that are allocated
 
     @property
     def geometry(self) -> Geometry:

@@ -46,42 +46,25 @@ Variants: TypeAlias = "dict[tuple[object, ...], Variant]"
 
 
 class Form(NamedTuple):
-    """A generated argument with the numbers of its calls left open.
+    """A generated argument with the numbers of its calls left open."""
 
-    Attributes:
-        members: Its members.
-        words: The number of its words.
-        recipe: Its words.
-        patches: The relocations of that.
-        workspaces: Dtype and shape of each workspace.
-        parts_of: The source of the pointer of the workspace that each gradient with partial sums
-            has.
-        in_shared: As in `Results`.
-        sums: The argument of a second kernel, if it leaves partial sums.
-        variants: The kernels that calls with it have.
-    """
-
-    members: tuple[Member, ...]
-    words: int
-    recipe: Recipe
-    patches: list[tuple[int, int, int]]
-    workspaces: list[tuple[Any, tuple[Any, ...]]]
+    members: tuple[Member, ...]  # its members
+    words: int  # the number of its words
+    recipe: Recipe  # its words
+    patches: list[tuple[int, int, int]]  # the relocations of that
+    workspaces: list[tuple[Any, tuple[Any, ...]]]  # dtype and shape of each workspace
+    #: The source of the pointer of the workspace that each gradient with partial sums has.
     parts_of: dict[Occurrence, tuple[int, int]]
-    in_shared: int
-    sums: Argument | None
-    variants: Variants
+    in_shared: int  # as in `Results`
+    sums: Argument | None  # the argument of a second kernel, if it leaves partial sums
+    variants: Variants  # the kernels that calls with it have
 
 
 def plan(one: Pass, target: Target | None = None, reading: Reading = USUAL) -> Planned | None:
     """Plan a pass of a call in one reading, without building anything.
 
-    Args:
-        one: The pass.
-        target: The target to generate for; that of x's device by default.
-        reading: How the call is read where its shapes leave that open.
-
-    Returns:
-        The plan; None if no one kernel takes the tensors as they lie.
+    The target is by default that of x's device. None if no one kernel takes the tensors as they
+    lie.
 
     Raises:
         UnsupportedError: No kernel can be made for the tensors or for the target.
@@ -97,10 +80,7 @@ def plan_loaded(one: Pass, target: Target, hints: Hints | None = None) -> Planne
     A last batch of size one has a row dimension less, and must not build a kernel for that. What
     adds up partial sums makes no difference: few kernels do that for all calls.
 
-    Args:
-        one: The pass.
-        target: The target that kernels are built for.
-        hints: Where loaded kernels were found for the op's calls.
+    `hints` say where loaded kernels were found for the op's calls.
     """
     bound = one.bound
     first: Call | None = None

@@ -30,25 +30,20 @@ RANKS = (1, 2, 3, MAX_ROW_DIMS)
 
 
 class Reading(NamedTuple):
-    """One way to read a call.
+    """One way to read a call."""
 
-    Attributes:
-        rank: Number of row dimensions of the kernel; 0 for the usual one of the call.
-        vectors: Whether operands of an x without row dimensions are shared by all rows, as those
-            without row dimensions are in a batch; not those whose functor saves a stream, since
-            that has rows.
-        broadcast: Whether the gradient of an operand of size 1 in a dimension in which x has size 1
-            as well is a sum over that dimension, as in a larger batch.
-        many: Whether the sums of a single row are left in partial sums as those of many rows are,
-            in place of the kernel for few rows (`plan.backward_schedule.in_one_block`).
-        any_rows: Whether the kernel is to serve any number of rows, so that a thread has no
-            several rows at a time (`plan.abreast`).
-    """
-
-    rank: int = 0
+    rank: int = 0  # number of row dimensions of the kernel; 0 for the usual one of the call
+    #: Whether operands of an x without row dimensions are shared by all rows, as those without row
+    #: dimensions are in a batch; not those whose functor saves a stream, since that has rows.
     vectors: bool = False
+    #: Whether the gradient of an operand of size 1 in a dimension in which x has size 1 as well is
+    #: a sum over that dimension, as in a larger batch.
     broadcast: bool = False
+    #: Whether the sums of a single row are left in partial sums as those of many rows are, in place
+    #: of the kernel for few rows (`plan.backward_schedule.in_one_block`).
     many: bool = False
+    #: Whether the kernel is to serve any number of rows, so that a thread has no several rows at a
+    #: time (`plan.abreast`).
     any_rows: bool = False
 
 
@@ -107,9 +102,7 @@ def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
     Where rows share an operand in some dimension, that is two at least, whatever the sizes: calls
     of the same kind with more rows need as many.
 
-    Args:
-        broadcasts: Whether rows share an operand (`Outline.broadcasts`).
-        sizes: The sizes of the row dimensions after merging.
+    The sizes are those of the row dimensions after merging.
     """
     least = len(sizes)
     if least < 2 and broadcasts:
@@ -120,10 +113,7 @@ def rank_of(broadcasts: bool, sizes: Sequence[int]) -> int:
 def readings(bound: Bound, first: Geometry, backward: bool = False) -> Iterator[Reading]:
     """The readings of a call in the order in which loaded kernels are looked for.
 
-    Args:
-        bound: The forward call.
-        first: The geometry of the call as it is usually read.
-        backward: Whether the call is a backward pass.
+    `first` is the geometry of the call as it is usually read.
     """
     sizes = first.sizes
     while len(sizes) > 1 and sizes[0] == 1:
@@ -185,13 +175,7 @@ def as_read(
 ) -> list[Sharing]:
     """How elements of x share those of operands that have gradients, as a reading has it.
 
-    Args:
-        bound: The forward call.
-        outline: The outline of that.
-        geometry: Its rows and columns.
-        reading: The reading.
-        uses: The uses of the operands.
-        places: The strides of the operand in each of them.
+    `places` has the strides of the operand in each of its uses.
     """
     if bound.tables:  # of a table, a gradient is made of what elements give to its entries
         vectors = reading.vectors

@@ -28,19 +28,12 @@ RESULT = "saved y"
 
 
 class Needed(NamedTuple):
-    """The tensors that a backward pass reads, besides row statistics and incoming gradients.
+    """The tensors that a backward pass reads, besides row statistics and incoming gradients."""
 
-    Attributes:
-        x: Whether x is read.
-        operands: The names of the operands that are read.
-        streams: The names of the saved streams that are read.
-        result: Whether y is read in place of x.
-    """
-
-    x: bool
-    operands: frozenset[str]
-    streams: frozenset[str]
-    result: bool = False
+    x: bool  # whether x is read
+    operands: frozenset[str]  # the names of the operands that are read
+    streams: frozenset[str]  # the names of the saved streams that are read
+    result: bool = False  # whether y is read in place of x
 
 
 def may_start_from_result(op: Declaration) -> bool:

@@ -44,40 +44,24 @@ _BY_FOUR = (32, 256)
 
 
 class Sum(NamedTuple):
-    """Where one gradient is added up: all that types depend on.
+    """Where one gradient is added up: all that types depend on."""
 
-    Attributes:
-        storage: C++ storage type of the gradient.
-        column_stride: The step from one of its elements to the next.
-        width: 1, or 0 on a CPU.
-        to: The source of its pointer.
-        parts: The source of the workspace's pointer.
-        pieces: Whether sums are over pieces of neighbouring columns as well.
-    """
-
-    storage: str
-    column_stride: int
-    width: int
-    to: tuple[int, int] | None
-    parts: tuple[int, int]
-    pieces: bool
+    storage: str  # C++ storage type of the gradient
+    column_stride: int  # the step from one of its elements to the next
+    width: int  # 1, or 0 on a CPU
+    to: tuple[int, int] | None  # the source of its pointer
+    parts: tuple[int, int]  # the source of the workspace's pointer
+    pieces: bool  # whether sums are over pieces of neighbouring columns as well
 
 
 class Argument(NamedTuple):
-    """The argument of a second kernel with the numbers of its calls left open.
+    """The argument of a second kernel with the numbers of its calls left open."""
 
-    Attributes:
-        members: Its members.
-        words: The number of its words.
-        recipe: Its words.
-        patches: The relocations of that.
-        parts_at: For each member, the index of the word that holds its number of partial sums.
-    """
-
-    members: tuple[Member, ...]
-    words: int
-    recipe: Recipe
-    patches: list[tuple[int, int, int]]
+    members: tuple[Member, ...]  # its members
+    words: int  # the number of its words
+    recipe: Recipe  # its words
+    patches: list[tuple[int, int, int]]  # the relocations of that
+    #: For each member, the index of the word that holds its number of partial sums.
     parts_at: tuple[int, ...]
 
 
@@ -89,13 +73,10 @@ def argument_of(
 ) -> Argument:
     """The types of the argument of the kernel that adds up partial sums; the numbers are open.
 
-    Args:
-        views: The views of the backward call's tensors; those of the gradients by occurrence.
-        parts_of: The source of the workspace's pointer and the number of partial sums in it, for
-            each gradient that has partial sums.
-        pieces_of: The number of neighbouring columns of the workspace that are summed for one
-            element, for each gradient that has such sums.
-        compute: The C++ compute type, "float" or "double".
+    Views are those of the backward call's tensors. For each gradient that has partial sums
+    `parts_of` has the source of the workspace's pointer and their number; and `pieces_of`, where it
+    has such sums, the number of neighbouring columns of the workspace that are summed for one
+    element.
     """
     sums = []
     for one, (patch, _) in parts_of.items():
@@ -109,10 +90,7 @@ def second_stage(
 ) -> tuple[bytes, Schedule | None, int, int, int, int]:
     """Fill in the numbers of a call, and choose the launch.
 
-    Args:
-        argument: That of `argument_of`.
-        call: The call, whose rows and columns the gradients have.
-        results: What has partial sums.
+    The argument is that of `argument_of`; the results say what has partial sums.
 
     Returns:
         The words of the argument, the schedule (None on a CPU), and, as in `Launch`, the rows, one

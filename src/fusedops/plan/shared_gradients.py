@@ -18,19 +18,14 @@ if TYPE_CHECKING:
     from fusedops.functors import Functor
     from fusedops.plan.wanted_gradients import WantedGradients
 
-__all__ = ["shared_gradients", "stream_as_row"]
-
 
 def shared_gradients(
     op: Declaration, wanted: frozenset[str], arguments: Mapping[str, Any], dy: torch.dtype | None
 ) -> dict[str, str]:
     """The operands whose gradient is another tensor that there is: "x" for x's, "y" for that of y.
 
-    Args:
-        op: The op that is differentiated.
-        wanted: The names whose gradients are wanted. A kernel makes one of them at least.
-        arguments: x and the operands, or the dtype and shape of each.
-        dy: The dtype of the gradient of y; None where none comes in.
+    A kernel makes one of the wanted ones at least. An argument may be its dtype and shape; the
+    dtype of the gradient of y is None where none comes in.
     """
     found: dict[str, str] = {}
     if wanted.issubset(op.sharing_gradients):

@@ -90,10 +90,8 @@ def form_of(forms: dict[Any, Any], key: object, make: Callable[[], Form]) -> For
     A kernel that turns out not to be loaded is seldom described again: a form is made when its key
     comes for the second time.
 
-    Args:
-        forms: What is known, of `MOST` keys at most.
-        key: All that the form depends on.
-        make: Makes it; TypeError of a symbol that was not only moved says that there is none.
+    `forms` is what is known, of `MOST` keys at most. `make` makes a form; TypeError of a symbol
+    that was not only moved says that there is none.
     """
     form = forms.get(key)
     if form is None:

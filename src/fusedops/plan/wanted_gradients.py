@@ -25,20 +25,14 @@ if TYPE_CHECKING:
 
 
 class Occurrence(NamedTuple):
-    """One use of an operand by a functor; an operand that two functors use has two gradients.
+    """One use of an operand by a functor; an operand that two functors use has two gradients."""
 
-    Attributes:
-        side: The side on which the functor stands, "load" or "store"; "op" for a row operand of the
-            operator itself.
-        place: The index of the functor in the declaration's functors of that side; 0 for "op".
-        number: The index of the operand among those of the functor that have gradients.
-        name: The name of the operand.
-    """
-
+    #: The side on which the functor stands, "load" or "store"; "op" for a row operand of the
+    #: operator itself.
     side: str
-    place: int
-    number: int
-    name: str
+    place: int  # the index of the functor in the declaration's functors of that side; 0 for "op"
+    number: int  # the index of the operand among those of the functor that have gradients
+    name: str  # the name of the operand
 
 
 def occurrences(op: Declaration, wanted: Collection[str]) -> list[Occurrence]:

@@ -38,21 +38,14 @@ from fusedops.schedule.tiling import samples
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of building one variant.
+    """The result of building one variant."""
 
-    Attributes:
-        variant: The variant that was to be built.
-        origin: "compiled" or "cache"; None if the build failed.
-        seconds: The time that the build took, in seconds; 0 if it failed.
-        error: Why the build failed or the result could not be kept in the cache, or None.
-        size: Bytes of the files of its entry in the cache.
-    """
-
-    variant: Variant
-    origin: str | None
-    seconds: float
+    variant: Variant  # the variant that was to be built
+    origin: str | None  # "compiled" or "cache"; None if the build failed
+    seconds: float  # the time that the build took, in seconds; 0 if it failed
+    #: Why the build failed or the result could not be kept in the cache, or None.
     error: FusedOpsError | None = None
-    size: int = 0
+    size: int = 0  # bytes of the files of its entry in the cache
 
 
 def variants(
@@ -88,10 +81,7 @@ def variants(
 def of_lengths(values: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
     """Operands of calls that together need every kernel for rows of up to `most` columns.
 
-    Args:
-        values: x and the operands by name; a row of x is its last dimension. Tensors whose last
-            size is that of x get the other lengths.
-        most: The longest rows.
+    A row of x is its last dimension; tensors whose last size is that of x get the other lengths.
     """
     columns = values["x"].shape[-1]
 
@@ -111,13 +101,8 @@ def build_all(
 
     An error in building one variant is noted in its outcome, and the others are still built.
 
-    Args:
-        wanted: The variants to build.
-        processes: The most processes that build at the same time.
-        done: Called with the outcome of each variant as soon as it is known.
-
-    Returns:
-        The outcome of each variant, in the order in which they became known.
+    `done` is called with each outcome as soon as it is known, and outcomes are returned in that
+    order.
     """
     outcomes = []
 

@@ -45,26 +45,20 @@ _seen: set[tuple[object, ...]] = set()
 
 
 class Signature(NamedTuple):
-    """One forward or backward call as text: its declaration, and its tensors' dtypes and layouts.
+    """One forward or backward call as text: declaration, and tensors' dtypes and layouts."""
 
-    Attributes:
-        op: The text of the declaration (`fusedops.declare.text`).
-        x: The input as text; in a backward pass, the gradient of y.
-        values: The operands by name; in a backward pass, all its tensors and numbers by keyword.
-            Tensors are texts.
-        options: The options of the call by name; dtypes and tensors are texts.
-        wanted: The names whose gradients a backward pass computes; empty for a call.
-        joining: The results besides y that have a gradient in a backward pass; empty for a call.
-        factors: Of a call that follows a matrix product, which x is, the factors by name; as texts.
-            With `wanted` it is the gradient of the call that follows one, that of y.
-    """
-
-    op: str
-    x: str
+    op: str  # the text of the declaration (`fusedops.declare.text`)
+    x: str  # the input as text; in a backward pass, the gradient of y
+    #: The operands by name; in a backward pass, all its tensors and numbers by keyword. Tensors are
+    #: texts.
     values: Mapping[str, Any]
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}  # the options of the call by name; dtypes and tensors are texts
+    #: The names whose gradients a backward pass computes; empty for a call.
     wanted: tuple[str, ...] = ()
+    #: The results besides y that have a gradient in a backward pass; empty for a call.
     joining: tuple[str, ...] = ()
+    #: Of a call that follows a matrix product, which x is, the factors by name; as texts. With
+    #: `wanted` it is the gradient of the call that follows one, that of y.
     factors: Mapping[str, str] = {}
 
     @classmethod
@@ -245,10 +239,7 @@ def notify(
     number of rows adds no line, unless that number changes a kernel on some architecture; nor does
     a call that needs no kernel on any.
 
-    Args:
-        call: Makes the text of the call.
-        variants: Lists the variants that the call needs on a target.
-        own: The target that the call is about to run on.
+    `own` is the target that the call is about to run on.
 
     Raises:
         OSError: The file cannot be written to.

@@ -27,26 +27,13 @@ from fusedops.run.first_derivative import only_once
 if TYPE_CHECKING:
     from fusedops.product.epilogue import Epilogue
 
-__all__ = [
-    "W2",
-    "Between",
-    "between_products",
-    "factor_gradients",
-    "linear_recomputed",
-    "why_kept",
-]
-
 
 def factor_gradients(
     dz: Tensor, x: Tensor | None, w: Tensor | None, shapes: tuple[Sequence[int], Sequence[int]]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of x and w, each None unless the other one is given.
 
-    Args:
-        dz: The gradient of the product.
-        x: The factor of shape (..., M, K), if the gradient of w is wanted.
-        w: The factor of shape (N, K), or (..., N, K), if that of x is.
-        shapes: Of both.
+    x has shape (..., M, K), and w (N, K) or (..., N, K); `shapes` are those of both.
     """
     x_shape, w_shape = shapes
     dx = None if w is None else multiply(dz, w)
@@ -105,11 +92,8 @@ def why_kept(
     It is made again where that takes one tensor less: the gradient reads z in any case, and what
     else h follows from is read as well, or is smaller than h.
 
-    Args:
-        epilogue: What makes h.
-        wanted: What has a gradient: operands, "x" for z.
-        operands: The operands of the call.
-        size: The elements of h; None if they are not known.
+    `wanted` are operands, and "x" for z; `size` is the number of h's elements, None if that is not
+    known.
     """
     read = read_by_gradient(epilogue.text, wanted)
     if "x" not in read:

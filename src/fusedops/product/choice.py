@@ -66,24 +66,18 @@ MOST_ROWS = 2**31 - 256
 
 
 class Choice(NamedTuple):
-    """How a call is run.
+    """How a call is run."""
 
-    Attributes:
-        tiling: That of one kernel, or None for torch's product and a kernel after it.
-        why: The reason, in words.
-    """
-
+    #: That of one kernel, or None for torch's product and a kernel after it.
     tiling: ProductTiling | None
-    why: str
+    why: str  # the reason, in words
 
 
 def decided(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
     """What the tuning files say of a product, whatever its kernel can run.
 
-    Args:
-        features: The product and what its functors move.
-        target: What runs it, of which `why_never` says nothing.
-        forced: What tests and the tuner choose; None leaves it to the tuning files.
+    `why_never` says nothing of the target. `forced` is what tests and the tuner choose; None leaves
+    it to the tuning files.
     """
     assert target.gpu is not None
     if forced is None:
@@ -212,14 +206,8 @@ def features_of_sizes(
 ) -> ProductFeatures | Choice:
     """The features of a product and an epilogue; or two kernels, whatever the features.
 
-    Args:
-        epilogue: The functors.
-        sizes: The rows, columns and depth of a product, and how many there are.
-        dtype: That of the factors.
-        arguments: Operands and options of the epilogue.
-        target: What runs it.
-        grouped: As in `ProductFeatures`.
-        copies: Likewise.
+    `sizes` are the rows, columns and depth of a product, and how many there are; grouped and copies
+    are as in `ProductFeatures`.
     """
     never = why_never(dtype, target)
     if never:

@@ -26,8 +26,6 @@ from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import check_broadcast
 from fusedops.run.runnable import CalledOp
 
-__all__ = ["TAKEN", "ProductOp", "given_factors"]
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -227,11 +225,8 @@ class ProductOp(CalledOp):
     ) -> Any:
         """Run a chain on its product; what is wrong with the call is found out once it has failed.
 
-        Args:
-            epilogue: The chain.
-            z: The product.
-            arguments: The operands of the chain and the options of the call, mixed.
-            way: The method of the chain that is called: "__call__", "unfused" or "explain".
+        Arguments are the operands of the chain and the options of the call, mixed; `way` is the
+        method of the chain: "__call__", "unfused" or "explain".
         """
         run = epilogue if way == "__call__" else getattr(epilogue, way)
         if torch.compiler.is_compiling():
@@ -273,9 +268,8 @@ class ProductOp(CalledOp):
     def given(self, factors: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         """The factors, checked.
 
-        Args:
-            factors: What the call gave by position, None for what it did not give.
-            arguments: What it gave by name.
+        `factors` are what the call gave by position, None for what it did not give; `arguments`
+        what it gave by name.
 
         Raises:
             TypeError, ValueError: One does not fit, or is given by name or not at all, or there are

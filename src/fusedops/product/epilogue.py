@@ -14,8 +14,6 @@ from fusedops.declare.text import spell
 from fusedops.functors import Functor
 from fusedops.map import Map, only_in_store
 
-__all__ = ["Epilogue"]
-
 
 class Epilogue(Map):
     """The `Map` of the functors after a product; errors and profilers name the op that it is of.

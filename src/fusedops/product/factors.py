@@ -93,11 +93,8 @@ def check_broadcast(
 ) -> None:
     """Raise the error of an operand that does not fit what a product makes, in words without x.
 
-    Args:
-        name: The name of the op.
-        what: What the product makes, such as "the product".
-        shape: The shape of that.
-        operands: Operands by their names; numbers fit.
+    `what` says what the product makes, such as "the product", and `shape` is that of it. Numbers
+    fit.
     """
     shape = tuple(shape)
     for key, value in operands.items():
@@ -121,11 +118,8 @@ def check_factors(
 ) -> None:
     """Raise TypeError or ValueError unless these are floating tensors that can be multiplied.
 
-    Args:
-        name: The name of the op.
-        keys: The names of the factors.
-        factors: The factors. Their shapes are the caller's to check.
-        eight_bits: Whether all may have 8 bits.
+    `keys` are their names, and with `eight_bits` all may have 8 bits. Shapes are the caller's to
+    check.
     """
     first, kind = keys[0], factors[0]
     eight_bits = eight_bits and all(of_eight_bits(one) for one in factors)
@@ -352,10 +346,7 @@ def _merged(sizes: Sequence[int], apart: Sequence[Sequence[int]]) -> list[tuple[
 def matrix_of(factor: Tensor, slot: int, box: int) -> Factor | None:
     """A factor as a matrix that bulk copies can read; None where they cannot.
 
-    Args:
-        factor: The factor, of shape (..., columns).
-        slot: The number of its operand in the call.
-        box: The rows that one copy takes.
+    `slot` is the number of its operand in the call, `box` the rows that one copy takes.
     """
     try:
         matrix = factor.view(-1, factor.shape[-1])
@@ -369,10 +360,7 @@ def matrices_of(
 ) -> tuple[Factor, Factor] | None:
     """Both factors as matrices that bulk copies can read, in batch dimensions; None where not.
 
-    Args:
-        factors: The factors, whose batch dimensions broadcast.
-        slots: The numbers of their operands in the call.
-        boxes: The rows that one copy takes of each.
+    Their batch dimensions broadcast; slots and boxes are as for `matrix_of`.
     """
     merged = _merged(*_batches(factors))
     if len(merged) > BATCH_DIMS:

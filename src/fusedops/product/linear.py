@@ -30,8 +30,6 @@ from fusedops.product.single import SingleProduct
 if TYPE_CHECKING:
     from fusedops.explain.report import ProductExplanation
 
-__all__ = ["Linear", "Matmul"]
-
 
 class Matmul(SingleProduct):
     """``y = store(x @ other)``: batches of matrix products with all that follows elementwise.

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LossOfTiles", "ProductRowSums", "chosen", "explained"]
 
+#: The columns that tiles of a kernel with sums of rows may have.
+_COLUMNS = sorted({one.cols for one in TILINGS.values() if one.several and one.one_column})
+
 
 def chosen(
     part: CrossEntropy,
@@ -52,12 +55,8 @@ def chosen(
 ) -> Choice:
     """Whether one kernel runs product and loss, as far as shapes and types decide, and why.
 
-    Args:
-        part: The op that gives the numbers of a part's rows.
-        x: The left factor, as a matrix.
-        w: The right one.
-        operands: The operands of the LOAD, and the target.
-        target: What runs it; by default the device of the call, which runs it now.
+    `part` gives the numbers of a part's rows; x is a matrix, and the target of the loss is among
+    the operands. What runs it is by default the device of the call, which runs it now.
     """
     if x.dtype is not w.dtype or x.dtype not in HALVES:
         return Choice(None, HALVES_ALONE)
@@ -142,8 +141,7 @@ class LossOfTiles:
 
 def columns_of(tiles: int, classes: int) -> int:
     """The columns of each tile of a kernel that has so many: it may be of an earlier choice."""
-    able = {one.cols for one in TILINGS.values() if one.several and one.one_column}
-    return next(cols for cols in sorted(able) if -(-classes // cols) == tiles)
+    return next(cols for cols in _COLUMNS if -(-classes // cols) == tiles)
 
 
 def hits_of(at: Tensor, largest: Tensor) -> Tensor:
@@ -178,11 +176,8 @@ def pass_of(
 class ProductRowSums(ProductPass):
     """The pass of the numbers of rows of each tile of a product as one kernel.
 
-    Args:
-        bound: The call of the loss on a product that need not be there.
-        x: The left factor, as a matrix.
-        w: The right one, of shape (N, K).
-        tiling: The form of the kernel, but for which dimension of w is contiguous.
+    `bound` is the call of the loss on a product that need not be there; x is a matrix, and w has
+    shape (N, K), of which either dimension may be contiguous.
     """
 
     entry = "product_row_sums"

@@ -16,20 +16,6 @@ from fusedops.run.backward import Saved, run_backward
 from fusedops.run.recipe import recipe_of
 from fusedops.torch_ops.tracing import is_exporting
 
-__all__ = [
-    "Logits",
-    "Sweeps",
-    "ahead_of",
-    "block_columns",
-    "chunk_of",
-    "chunk_rows",
-    "classes_ahead",
-    "keeps_logits",
-    "pieces",
-    "sweeps_of",
-    "why_late",
-]
-
 #: With fewer rows a product with w takes about as long to read w as to multiply, and with more
 #: much less.
 _FEWEST_ROWS, _ENOUGH_ROWS = 512, 1024
@@ -123,12 +109,8 @@ def ahead_of(op: Any, x: Tensor, w: Tensor) -> int:
 def chunk_of(op: Any, x: Tensor, w: Tensor, *, of_w: bool, ahead: int) -> int:
     """How many rows of a call are multiplied at a time, where gradients are made of them.
 
-    Args:
-        op: The op.
-        x: The left factor, in the dtype of the product.
-        w: The right one.
-        of_w: Whether a gradient of w is made, in either pass.
-        ahead: For how many classes the forward sweep makes it.
+    The factors have the dtype of the product; `of_w` says whether a gradient of w is made, in
+    either pass, `ahead` for how many classes the forward sweep makes it.
     """
     rows, (classes, features), size = math.prod(x.shape[:-1]), w.shape, x.dtype.itemsize
     sums, spare = ahead * features * max(size, 4) // size, op.constants.get("memory", 0) // size
@@ -274,12 +256,8 @@ class Logits:
     ) -> dict[str, Tensor]:
         """The gradient of some logits z, by the name x and in their memory, and of operands.
 
-        Args:
-            wanted: The names of operands; x and w among them are no matter.
-            z: The logits.
-            kept: The numbers of their rows that the forward pass has kept.
-            operands: What `operands_of` gives of them.
-            upstream: The gradients of what their rows return.
+        `kept` are the numbers of the logits' rows that the forward pass has kept, `operands` what
+        `operands_of` gives of them, and `upstream` the gradients of what their rows return.
         """
         op, wanted = self.op, {"x", *wanted}
         recipe = recipe_of(op, tuple(name in wanted for name in ("x", *op.slots)))

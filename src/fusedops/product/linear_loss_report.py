@@ -27,8 +27,6 @@ from fusedops.product.linear_loss_logits import (
     why_late,
 )
 
-__all__ = ["explanation"]
-
 
 def explanation(op: Any, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> Any:
     """The explanation of a call with these factors, and operands and targets by name."""

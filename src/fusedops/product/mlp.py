@@ -38,8 +38,6 @@ from fusedops.product.torch_op import (
 from fusedops.product.torch_op_mlp import linear_in_graph
 from fusedops.torch_ops.tracing import draw_for, is_exporting
 
-__all__ = ["MLP"]
-
 _APART = Choice(
     None, "its input is made again in the backward pass, so autograd sees the product by itself"
 )

@@ -44,16 +44,6 @@ if TYPE_CHECKING:
     from fusedops.generate.arguments import ArgumentWriter
     from fusedops.plan.placing import Outline
 
-__all__ = [
-    "ProductBackward",
-    "ProductGradient",
-    "choose",
-    "chosen",
-    "explained",
-    "features_of",
-    "may_fuse",
-]
-
 
 def may_fuse(epilogue: Map) -> bool:
     """Whether a tile of a product can go back through the functors: no output, none masked."""
@@ -96,12 +86,8 @@ def features_of(
 ) -> ProductFeatures | Choice:
     """The features of a call; or two kernels, whatever the features.
 
-    Args:
-        epilogue: What made h.
-        dy: The gradient of y, of shape (..., N).
-        w: The weight, of shape (N, H), in the same dtype.
-        arguments: The operands and options of the epilogue.
-        target: What runs it.
+    dy, the gradient of y, has shape (..., N), and w (N, H) and the same dtype. The epilogue made h,
+    of these operands and options.
     """
     if not may_fuse(epilogue):
         return Choice(
@@ -146,11 +132,8 @@ class ProductBackward:
     ) -> Sequence[Tensor] | None:
         """Run a call: dz, h, and the gradients of `names`; None if two kernels have to.
 
-        Args:
-            dy: The gradient of y, of shape (..., N).
-            w: The weight, of shape (N, H), in the same dtype.
-            z: What h was made of, of shape (..., H).
-            arguments: The operands and options of the epilogue, what it drew from among them.
+        dy has shape (..., N), w (N, H) and the same dtype, and z, of which h was made, (..., H).
+        What the epilogue drew from is among the arguments.
         """
         if not self.able or not dy.is_cuda:
             return None
@@ -183,12 +166,8 @@ class ProductGradient(ProductPass):
 
     It allocates dz, h, the gradients of operands, and then workspaces.
 
-    Args:
-        bound: The call of the epilogue on z.
-        wanted: The operands whose gradients are wanted.
-        dy: The gradient of y, of shape (..., N).
-        w: The weight, of shape (N, H).
-        tiling: The form of the kernel, but for w, which is MN-major.
+    `bound` is the call of the epilogue on z; dy has shape (..., N), and w, which is MN-major
+    whatever the tiling says, (N, H).
     """
 
     entry = "product_gradient"

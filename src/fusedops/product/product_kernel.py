@@ -51,12 +51,8 @@ def factors_of(
 ) -> tuple[Factor, Factor] | None:
     """The factors as bulk copies read them, or None where no kernel runs such a call.
 
-    Args:
-        bound: The call of the epilogue.
-        x: The left factor.
-        w: The right one, as it lies: of shape (..., K, N) where the tiling is MN-major.
-        slot: The number of w in the call.
-        tiling: The form of the kernel.
+    w is given as it lies: of shape (..., K, N) where the tiling is MN-major. `slot` is its number
+    in the call.
     """
     if bound.compute is not torch.float32 or bound.whole is not None or bound.tables:
         return None
@@ -78,10 +74,7 @@ def is_near(call: Call) -> bool:
 class ProductPass:
     """What the passes with one product in their kernel share.
 
-    Args:
-        bound: The call of the epilogue.
-        dtype: That of the factors.
-        tiling: The form of the kernel, which has been chosen.
+    `bound` is the call of the epilogue, `dtype` that of the factors; the tiling has been chosen.
 
     Attributes:
         rows, columns: Those of a product.

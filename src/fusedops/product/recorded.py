@@ -30,19 +30,13 @@ if TYPE_CHECKING:
     from fusedops.ops.losses import CrossEntropy
     from fusedops.prebuild.recording import Signature
 
-__all__ = ["record", "record_gradient", "record_loss", "variants"]
-
 
 def record(epilogue: Map, x: Tensor, w: Tensor, arguments: Mapping[str, Any]) -> None:
     """Record a call of a layer, if one kernel would run product and STORE on some GPU.
 
     Two kernels are recorded where the second is planned, as of any op.
 
-    Args:
-        epilogue: The STORE of the layer, which is `able`; its gradient does not read the product.
-        x: The left factor, which has been checked.
-        w: The right factor, which has been checked.
-        arguments: Operands and options.
+    The STORE is `able`, and its gradient does not read the product; factors have been checked.
     """
     if _is_odd(epilogue, (x, w), arguments):
         return
@@ -131,9 +125,8 @@ def _variants(
 def variants(signatures: Iterable[Signature], target: Target) -> list[Variant]:
     """List the fused GEMM kernels that recorded calls need on a target, each once.
 
-    Args:
-        signatures: The signatures of any calls; those without factors need no such kernel.
-        target: The target; its device need not be present. What was tuned on it does not count.
+    Signatures without factors need no such kernel. The target's device need not be present, and
+    what was tuned on it does not count.
 
     Raises:
         TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.

@@ -58,12 +58,7 @@ def explain_product(
 ) -> ProductExplanation:
     """Explain a call whose factors have been checked; nothing is computed.
 
-    Args:
-        op: The op.
-        first: The left factor.
-        second: The right one.
-        arguments: Operands and options.
-        choice: How it is run, where that is not what `op` would choose.
+    `choice` says how it is run, where that is not what `op` would choose.
 
     Raises:
         TypeError, ValueError: An argument does not fit, as in a call.
@@ -161,14 +156,7 @@ def with_scales(
 ) -> ProductExplanation:
     """Explain a call whose factors and scales have been checked; nothing is computed.
 
-    Args:
-        op: The op.
-        first: The left factor.
-        second: The right one.
-        arguments: Operands and options, without the scales.
-        scales: The scales of both factors by name.
-        by_torch: Whether torch's product applies them.
-        choice: How it is run.
+    `arguments` are without the scales; `by_torch` says whether torch's product applies these.
     """
     told = explain_product(op, first, second, arguments, choice)
     bars = tuple(Bar(name, read=one.nbytes) for name, one in scales.items())
@@ -195,13 +183,9 @@ def explain_layers(
 ) -> ProductExplanation:
     """Explain a call of an `MLP` from the reports of its two layers.
 
-    Args:
-        op: The declaration.
-        first: The report of the first layer.
-        second: The report of the second one.
-        backward: How the gradient of the tensor between the layers, h, and what follows of it are
-            run where h is made again in the backward pass; None where h is kept.
-        operands: The operands of the first layer.
+    `backward` says how the gradient of the tensor between the layers, h, and what follows of it are
+    run where h is made again in the backward pass; None where h is kept. The operands are those of
+    the first layer.
     """
     told = None
     kept = [dataclasses.replace(one, name="w1") if one.name == "w" else one for one in first.kept]

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-__all__ = ["SingleProduct"]
-
-
 class SingleProduct(ProductOp):
     """An op of one product and the functors after it.
 

@@ -68,9 +68,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 class AsOperator:
     """A layer as the operator of torch calls it: all tensors but x by name, a tuple of outputs.
 
-    Args:
-        layer: The layer.
-        keep: Whether row statistics follow the outputs, none as a `Map` has them.
+    With `keep` row statistics follow the outputs, none as a `Map` has them.
     """
 
     def __init__(self, layer: Layer, keep: bool = False) -> None:
@@ -118,14 +116,9 @@ def call_operator(
 
     Dynamo traces this, so it is plain, and looks at no sizes but those of a parameter.
 
-    Args:
-        layer: The layer, one that runs calls (`SingleProduct.that_adds`).
-        x: The left factor.
-        w: The right one.
-        arguments: Operands and options.
-        of_tracer: Whether the tensors are those of a tracer that stand for plain ones.
-        keeps: Whether the outputs are given as a list, the product among them in the second place;
-            without gradients.
+    The layer is one that runs calls (`SingleProduct.that_adds`). With `of_tracer` the tensors are a
+    tracer's that stand for plain ones. With `keeps` outputs are a list, the product in the second
+    place; without gradients.
     """
     if is_exporting() or is_distributed(x):
         return None

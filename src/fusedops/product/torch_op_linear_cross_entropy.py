@@ -47,8 +47,6 @@ from fusedops.product.recorded import record_loss
 from fusedops.torch_ops.calls import numbers_of, schema
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
-__all__ = ["by_parts"]
-
 
 def by_parts(
     op: Any,

@@ -35,8 +35,6 @@ from fusedops.torch_ops.known_calls import drawn_for
 from fusedops.torch_ops.lowering import enter, lower
 from fusedops.torch_ops.operators import define, define_gradient, namespace
 
-__all__ = ["linear_in_graph"]
-
 _NAME = "MLP"
 _RECORDS = torch._C.DispatchKey.AutogradFunctionality
 

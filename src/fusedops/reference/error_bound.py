@@ -29,16 +29,11 @@ _BENDS = 5
 
 
 class Expected(NamedTuple):
-    """The expected value and error bound of one output or gradient.
+    """The expected value and error bound of one output or gradient."""
 
-    Attributes:
-        value: In double.
-        error: The error that a chain in the compute type makes, per element.
-        inherited: How far it may be off since x may be, and a tanh of the hardware, per element.
-    """
-
-    value: Tensor
-    error: Tensor
+    value: Tensor  # in double
+    error: Tensor  # the error that a chain in the compute type makes, per element
+    #: How far it may be off since x may be, and a tanh of the hardware, per element.
     inherited: Tensor | float = 0.0
 
     def allowed(self, dtype: torch.dtype) -> Tensor:
@@ -192,9 +187,7 @@ def independent(total: Tensor, squares: Tensor) -> Tensor:
     That is never more than the sum of what the terms are off by. By Hoeffding's inequality it is
     more than 8 times the root of the sum of the squares once in 10^13.
 
-    Args:
-        total: The sum of what the terms may be off by.
-        squares: The sum of the squares of that.
+    `total` is the sum of what the terms may be off by, `squares` the sum of its squares.
     """
     return torch.minimum(total, 8 * squares.sqrt())
 

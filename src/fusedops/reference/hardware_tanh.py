@@ -15,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusedops.bind.bind import Bound
 
-__all__ = ["InexactTanh", "Site", "inexact_tanhs", "mixes"]
-
 #: The relative error of ``tanh.approx.f32`` that PTX allows, and a hundredth more for the terms of
 #: second order, which an evaluation with exactly this error may not show.
 _MOST = 1.01 * 2.0**-11
@@ -81,17 +79,11 @@ class InexactTanh(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Site(NamedTuple):
-    """A functor with `hardware_tanh`, and one way in which a tanh of it may be off.
+    """A functor with `hardware_tanh`, and one way in which a tanh of it may be off."""
 
-    Attributes:
-        side: "load" or "store".
-        place: Its index there.
-        mode: The way.
-    """
-
-    side: str
-    place: int
-    mode: InexactTanh
+    side: str  # "load" or "store"
+    place: int  # its index there
+    mode: InexactTanh  # the way
 
 
 def inexact_tanhs(bound: Bound) -> Iterator[list[Site]]:

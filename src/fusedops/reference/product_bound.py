@@ -61,11 +61,8 @@ def gradients_of_factors(
 ) -> tuple[Expected, Expected]:
     """Expected gradients of both factors of a GEMM, from the gradient of its result.
 
-    Args:
-        product: The product as a function of both factors.
-        first: The left factor.
-        second: The right factor.
-        upstream: The gradient of the product: what it should be, and how exactly.
+    `product` is the function of both factors; `upstream` what the gradient of its result should be,
+    and how exactly.
     """
     factors = [one.detach().double() for one in (first, second)]
     off = upstream.allowed(first.dtype)
@@ -101,13 +98,8 @@ def _summing(
 ) -> Tensor:
     """How far sums of products may be off before they are rounded to the dtype.
 
-    Args:
-        dtype: That of the factors.
-        device: That of the factors.
-        count: The number of terms in each sum.
-        value: The sums.
-        size: The sums of the terms' sizes.
-        squares: The sums of their squares.
+    `count` is the number of terms in each sum; `size` and `squares` are the sums of the terms'
+    sizes, and of their squares.
     """
     compute = torch.float64 if dtype is torch.float64 else torch.float32
     # Roundings of a sum in any order are independent enough to add up as the root of their number

@@ -36,14 +36,8 @@ _WORD = 1 << 63
 def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients, and record it for autograd.
 
-    Args:
-        op: The op that is called.
-        options: The options of the call by name, or None if there are none.
-        x: The input tensor.
-        values: The operands in the order of `op.slots`, None for one that the call lacks.
-
-    Returns:
-        What the call returns: y, or a named tuple of all outputs.
+    Values are the operands in the order of `op.slots`, None for one that the call lacks. What the
+    call returns: y, or a named tuple of all outputs.
 
     Raises:
         TypeError, ValueError: An argument does not fit.
@@ -79,15 +73,8 @@ def differentiate_product(
 ) -> tuple[Tensor, ...]:
     """Run a call that needs gradients, whose x is a product, and record it for autograd.
 
-    Args:
-        op: What runs after the product, whose gradient does not read the product.
-        options: The options of the call by name, or None if there are none.
-        product: The product.
-        factors_and_values: Both factors, then the operands in the order of `op.slots`, None for one
-            that the call lacks.
-
-    Returns:
-        The outputs, in order.
+    The gradient of `op`, which runs after the product, does not read the product. Both factors come
+    first, then operands as for `differentiate`. The outputs, in order.
     """
     apply: Any = _Differentiated.apply
     outputs: tuple[Tensor, ...] = apply(op, options, product, *factors_and_values)
@@ -156,16 +143,9 @@ def note_arguments(
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], list[str], list[Tensor]]]:
     """The arguments of a forward call, drawn numbers among them, and what is noted of them.
 
-    Args:
-        op: The op that is called.
-        options: The options of the call by name, or None if there are none.
-        x: The input tensor, or one that has its dtype, shape and device.
-        values: The operands in the order of `op.slots`, None for one that the call lacks.
-        recipe: What is saved.
-
-    Returns:
-        The arguments by name; and those that the backward call takes as they are, then names and
-        tensors of what is saved.
+    x may be a tensor that has the input's dtype, shape and device. Values are the operands in the
+    order of `op.slots`, None for one that the call lacks. Given are the arguments by name; and
+    those that the backward call takes as they are, then names and tensors of what is saved.
     """
     arguments: dict[str, Any] = {}
     given: dict[str, Any] = {}

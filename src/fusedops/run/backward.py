@@ -21,49 +21,29 @@ if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "ProductInput",
-    "Saved",
-    "gradients_once",
-    "run_backward",
-]
-
 
 class ProductInput(NamedTuple):
-    """A product that is the x of a call, where one kernel makes it and runs the call.
+    """A product that is the x of a call, where one kernel makes it and runs the call."""
 
-    Attributes:
-        run: Runs such a call without gradients: of the factors and of arguments by name it gives
-            the outputs, in order.
-        shape: The product's shape.
-        gradients: The gradients of both factors: of that of the product, the first factor if the
-            second's gradient is wanted, the second if the first's is, and the shapes of both.
-    """
-
+    #: Runs such a call without gradients: of the factors and of arguments by name it gives the
+    #: outputs, in order.
     run: Callable[[Tensor, Tensor, Mapping[str, Any]], Sequence[Tensor]]
-    shape: Sequence[int]
+    shape: Sequence[int]  # the product's shape
+    #: The gradients of both factors: of that of the product, the first factor if the second's
+    #: gradient is wanted, the second if the first's is, and the shapes of both.
     gradients: Callable[..., tuple[Tensor | None, Tensor | None]]
 
 
 class Saved(NamedTuple):
-    """What a backward pass knows of the forward pass, besides the tensors that were saved.
-
-    Attributes:
-        op: The op.
-        wanted: The names whose gradients are wanted, "x" among them.
-        names: The names of the saved tensors after the row statistics.
-        given: The other arguments of the backward call, by keyword.
-        dtype: The dtype of y.
-        shape: The shape of x.
-        product: What x is the product of, if it is one whose factors were saved in its place.
-    """
+    """What a backward pass knows of the forward pass, besides the tensors that were saved."""
 
     op: Runnable
-    wanted: frozenset[str]
-    names: Sequence[str]
-    given: dict[str, Any]
-    dtype: torch.dtype
-    shape: Any
+    wanted: frozenset[str]  # the names whose gradients are wanted, "x" among them
+    names: Sequence[str]  # the names of the saved tensors after the row statistics
+    given: dict[str, Any]  # the other arguments of the backward call, by keyword
+    dtype: torch.dtype  # the dtype of y
+    shape: Any  # the shape of x
+    #: What x is the product of, if it is one whose factors were saved in its place.
     product: ProductInput | None = None
 
 

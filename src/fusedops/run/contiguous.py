@@ -21,15 +21,6 @@ from fusedops.errors import UnsupportedError
 from fusedops.functors import Functor
 from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "copies",
-    "known_to_merge",
-    "note_that_merges",
-    "options",
-    "reduces_several",
-    "run_on_copies",
-]
-
 
 def reduces_several(op: Runnable, options: Mapping[str, Any]) -> bool:
     """Whether more than one dimension is reduced."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fusedops.jit import Artifact
     from fusedops.run.runnable import Runnable
 
-__all__ = ["BUILD", "LOOK", "forget", "offer", "settle"]
-
 #: The number of the differentiable call at which a process looks for the library in the cache, and
 #: of that at which it builds one. A step of a model has tens of such calls.
 LOOK, BUILD = 64, 8192

@@ -42,30 +42,21 @@ class Source(enum.IntEnum):
 
 
 class Program(NamedTuple):
-    """What the node does for calls of one kind; in C++ a tuple, with its members in this order.
+    """What the node does for calls of one kind; in C++ a tuple, with its members in this order."""
 
-    Attributes:
-        run: Runs the forward call.
-        names: The keywords of the forward call: of operands, of options, and for drawn numbers.
-        given: The numbers of the operands among the arguments: options, x, operands.
-        draw: Draws the random numbers of a call, of the same arguments; None if there are none.
-        sources: The `Source` of each argument of the backward call, and its number.
-        differentiable: Whether each output has a gradient.
-        result_type: The named tuple of several outputs.
-        resume: Runs the backward pass in Python: `_resume`.
-        known: By which outputs besides y have a gradient that comes in, bit i for output i: the
-            backward kernel's dispatcher, its keywords, and the place of each gradient among its
-            results; -1 where it is that of y.
-    """
-
-    run: Callable[..., Any]
+    run: Callable[..., Any]  # runs the forward call
+    #: The keywords of the forward call: of operands, of options, and for drawn numbers.
     names: tuple[str, ...]
-    given: tuple[int, ...]
+    given: tuple[int, ...]  # the numbers of the operands among the arguments: options, x, operands
+    #: Draws the random numbers of a call, of the same arguments; None if there are none.
     draw: Callable[..., Any] | None
-    sources: tuple[Any, ...]
-    differentiable: tuple[bool, ...]
-    result_type: type | None
-    resume: Callable[..., Any]
+    sources: tuple[Any, ...]  # the `Source` of each argument of the backward call, and its number
+    differentiable: tuple[bool, ...]  # whether each output has a gradient
+    result_type: type | None  # the named tuple of several outputs
+    resume: Callable[..., Any]  # runs the backward pass in Python: `_resume`
+    #: By which outputs besides y have a gradient that comes in, bit i for output i: the backward
+    #: kernel's dispatcher, its keywords, and the place of each gradient among its results; -1 where
+    #: it is that of y.
     known: dict[int, Any]
 
 
@@ -139,15 +130,8 @@ def _resume(
 ) -> tuple[Any, ...]:
     """Run a backward pass in Python, and note in `known` what the kernel is called with.
 
-    Args:
-        op: The op.
-        wanted: The names whose gradients are wanted.
-        dtype: The dtype of y.
-        names: The names of the arguments of the backward call.
-        known: `Program.known`.
-        shape: The shape of x.
-        arguments: The arguments of the backward call, of which every tensor was saved.
-        incoming: The gradients of the outputs, None where there is none.
+    `names` are those of the arguments of the backward call, of which every tensor was saved;
+    `known` is that of the `Program`. An output without a gradient has None among the incoming ones.
     """
     given = dict(zip(names, arguments, strict=True))
     tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}

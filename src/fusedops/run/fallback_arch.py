@@ -37,10 +37,8 @@ _LACKING = (MissingVariantError, CompilerNotFound, UnknownArchError)
 def serve(device: torch.device, make: Callable[[Target], _T], call: Callable[[], CallText]) -> _T:
     """Return `make(target)` for the device's target, or for the newest older one where it succeeds.
 
-    Args:
-        device: The device of the call's tensors.
-        make: Makes what the call runs for a target, or raises if its variant cannot be had.
-        call: Gives the text of the call, which errors quote.
+    `make` raises if its variant cannot be had; `call` gives the text of the call, which errors
+    quote.
 
     Raises:
         MissingVariantError, CompilerNotFound, UnknownArchError: No target has a variant; the

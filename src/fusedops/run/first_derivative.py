@@ -12,18 +12,13 @@ from torch import Tensor
 
 from fusedops.errors import UNFUSED, UnsupportedError
 
-__all__ = ["only_once", "refuse_second"]
-
 
 def only_once(name: str, results: Sequence[Any], of: Sequence[Tensor | None]) -> Sequence[Any]:
     """Gradients that raise UnsupportedError where torch differentiates them again.
 
     The graph that torch makes of a backward pass may never be used, so what is refused is its use.
 
-    Args:
-        name: The name of the op.
-        results: The gradients, computed without a graph.
-        of: What they were computed of.
+    Results were computed of `of`, without a graph.
     """
     if not torch.is_grad_enabled():
         return results

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fusedops.run.observer import Observer
     from fusedops.run.runnable import Runnable
 
-__all__ = ["make_plan", "resolve"]
-
 
 def make_plan(op: Runnable, bound: Bound, shape: Sequence[int] | None = None) -> Any:
     """Return the plan of a call that the C++ path has not seen, or, if none fits, the result.

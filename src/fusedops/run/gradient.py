@@ -169,13 +169,8 @@ class Gradient(_runtime.Dispatcher, WantedGradients):
     ) -> Planned | None:
         """Plan a call, without building its kernels; None if it takes copies.
 
-        Args:
-            dy: The gradient of y.
-            given: The other tensors and numbers of the backward call, by keyword.
-            options: The options of the backward call, by name.
-            target: The target to generate for; that of dy's device by default.
-            split: Whether every sum over all rows is left in partial sums (`is_partial`).
-            reading: How the call is read where its shapes leave that open.
+        The target is by default that of dy's device. With `split` every sum over all rows is left
+        in partial sums (`is_partial`).
 
         Raises:
             UnsupportedError: No kernel can be made for the tensors or for the target.

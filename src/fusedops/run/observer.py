@@ -55,14 +55,7 @@ class Observer(Protocol):
         given: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> CallText:
-        """Return a backward call as text.
-
-        Args:
-            gradient: The gradients that the call computes.
-            dy: The gradient of y.
-            given: The other tensors and numbers of the backward call, by keyword.
-            options: The options of the backward call, by name.
-        """
+        """Return a backward call as text."""
 
     def notify(
         self,
@@ -72,8 +65,5 @@ class Observer(Protocol):
     ) -> None:
         """Report a call that needs kernels.
 
-        Args:
-            call: Makes the text of the call.
-            variants: Lists the variants that the call needs on a target.
-            own: The target that the call is about to run on.
+        `own` is the target that the call is about to run on.
         """

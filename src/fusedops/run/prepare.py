@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fusedops.generate.target import Target
     from fusedops.run.runnable import Runnable
 
-__all__ = ["bound_to_run", "build_kernels"]
-
 
 def bound_to_run(bound: Bound) -> Bound:
     """The call that kernels run for a checked call: one on dense copies, where it takes these."""

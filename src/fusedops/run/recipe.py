@@ -18,26 +18,17 @@ if TYPE_CHECKING:
 #: The mark of a gradient that is written to x's memory, in the keys of `op.gradients`.
 _IN_PLACE = "in place"
 
-__all__ = ["Recipe", "gradient_key", "new_gradient", "recipe_of", "what_is_kept"]
-
 
 class Recipe(NamedTuple):
-    """Which tensors a forward pass saves for the backward pass, given the wanted gradients.
+    """Which tensors a forward pass saves for the backward pass, given the wanted gradients."""
 
-    Attributes:
-        wanted: The names whose gradients are wanted, "x" among them.
-        x: Whether x is saved.
-        kept: Whether each operand is saved, in the order of `op.slots`.
-        streams: For each saved stream that is read again: the index of its output, and the keyword
-            under which the backward call gets it.
-        result: Whether y is saved in place of x if it `reads_result`.
-    """
-
-    wanted: frozenset[str]
-    x: bool
-    kept: tuple[bool, ...]
+    wanted: frozenset[str]  # the names whose gradients are wanted, "x" among them
+    x: bool  # whether x is saved
+    kept: tuple[bool, ...]  # whether each operand is saved, in the order of `op.slots`
+    #: For each saved stream that is read again: the index of its output, and the keyword under
+    #: which the backward call gets it.
     streams: tuple[tuple[int, str], ...]
-    result: bool
+    result: bool  # whether y is saved in place of x if it `reads_result`
 
 
 def recipe_of(op: Runnable, needs: tuple[bool, ...]) -> Recipe:

@@ -58,12 +58,7 @@ def refuse(
 ) -> None:
     """Raise the error for a call that the gate stopped; return if its arguments are all right.
 
-    Args:
-        op: The op that was called.
-        reason: The reason that the gate gave.
-        x: The input as given, of any type.
-        operands: The operands as given, by name.
-        options: The options as given, by name.
+    x, operands and options are as they were given, of any type.
 
     Raises:
         TypeError, ValueError: An argument does not fit, or out overlaps another tensor.

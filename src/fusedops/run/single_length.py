@@ -43,9 +43,8 @@ _process = os.getpid()
 def replaced(info: Planned, single: Callable[[], Planned]) -> Planned:
     """What a call runs: what `single` returns, if the kernel for its length is loaded, else `info`.
 
-    Args:
-        info: The call with the kernel of its bucket.
-        single: Describes the call with the kernel for its length alone.
+    `info` has the kernel of the call's bucket; `single` describes the call with the kernel for its
+    length alone.
     """
     if not _states:  # on every plan's way
         return info

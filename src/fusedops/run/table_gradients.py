@@ -61,13 +61,7 @@ def of_table(
 def sorted_sums(each: Tensor, index: Tensor, entries: int) -> Tensor:
     """For each entry the sum of the columns whose index it is; of other indices nothing is added.
 
-    Args:
-        each: Of shape (rows, columns).
-        index: Of shape (columns,).
-        entries: How many entries there are.
-
-    Returns:
-        A tensor of shape (rows, entries).
+    `each` has shape (rows, columns), `index` (columns,), and the sums (rows, entries).
     """
     if not index.numel():
         return each.new_zeros(each.shape[0], entries)

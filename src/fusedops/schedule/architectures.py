@@ -42,46 +42,32 @@ STAGE_BYTES = 128
 
 @dataclasses.dataclass(frozen=True)
 class ProductTiling:
-    """A tile of the product, and the form of the kernel.
+    """A tile of the product, and the form of the kernel."""
 
-    Attributes:
-        name: What tuning files call it.
-        dtype: The C++ type of the factors.
-        rows, cols: The size of a tile.
-        stages: The stages of the ring.
-        group: Pairs of tiles of a column that clusters work on before the next column.
-        in_turns: Whether warpgroups multiply in turns.
-        mn_major: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
-        x_mn_major: Whether x has shape (K, M), as in x.T @ w.
-        compiled_for: The architecture that compilers are told: wgmma is in no other's code.
-        header: The header of the template.
-        threads: The threads of a block: a warpgroup that produces, two that multiply, and one that
-            runs the STORE.
-        cluster: The blocks of a cluster.
-        stage_columns: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh:
-            128 bytes.
-        width: The columns of a pack, `kPack` in gemm/epilogue.cuh.
-        several: Whether there is a kernel of many products, too, and, with `one_column`, of a
-            gradient.
-        packs: The packs that an epilogue warp works on at a time, where registers do not spill.
-    """
-
-    name: str
-    dtype: str
+    name: str  # what tuning files call it
+    dtype: str  # the C++ type of the factors
+    #: The size of a tile.
     rows: int
     cols: int
-    stages: int
-    group: int = 8
-    in_turns: bool = False
+    stages: int  # the stages of the ring
+    group: int = 8  # pairs of tiles of a column that clusters work on before the next column
+    in_turns: bool = False  # whether warpgroups multiply in turns
+    #: Whether w has shape (K, N), as in x @ w, in place of (N, K), as in x @ w.T.
     mn_major: bool = False
-    x_mn_major: bool = False
+    x_mn_major: bool = False  # whether x has shape (K, M), as in x.T @ w
+    #: The architecture that compilers are told: wgmma is in no other's code.
     compiled_for: str = "sm_90a"
-    header: str = "gemm/kernel.cuh"
+    header: str = "gemm/kernel.cuh"  # the header of the template
+    #: The threads of a block: a warpgroup that produces, two that multiply, and one that runs the
+    #: STORE.
     threads: int = 512
-    cluster: int = 2
+    cluster: int = 2  # the blocks of a cluster
+    #: The columns of a factor in one stage of the ring, `kStageK` in pipeline.cuh: 128 bytes.
     stage_columns: int = 64
-    width: int = 8
+    width: int = 8  # the columns of a pack, `kPack` in gemm/epilogue.cuh
+    #: Whether there is a kernel of many products, too, and, with `one_column`, of a gradient.
     several: bool = True
+    #: The packs that an epilogue warp works on at a time, where registers do not spill.
     packs: int = 4
 
     #: The kernel of one product, in `generate.product.TEMPLATES`.
@@ -159,16 +145,13 @@ class FewRowsTiling(ProductTiling):
     """A tile of a product of few rows, whose K the blocks of a cluster share.
 
     `threads` are those that multiply, 128 for 64 columns of a tile, and a warp that produces.
-
-    Attributes:
-        tall: The rows of x that each tile has, of `rows` that it has room for.
-        shares: Whether the two blocks of a cluster have tiles beside each other with all of K, and
-            each copies one half of x's rows to both.
     """
 
     header: str = "gemm/few_rows.cuh"
     several: bool = False
-    tall: int = 16
+    tall: int = 16  # the rows of x that each tile has, of `rows` that it has room for
+    #: Whether the two blocks of a cluster have tiles beside each other with all of K, and each
+    #: copies one half of x's rows to both.
     shares: bool = False
 
     entry: ClassVar[str] = "few_rows_product"
@@ -265,17 +248,12 @@ RING_BYTES = 200 << 10
 
 
 class ProductKernel(NamedTuple):
-    """The GEMM kernel with an epilogue for one architecture.
+    """The GEMM kernel with an epilogue for one architecture."""
 
-    Attributes:
-        tilings: Its tilings by name, which no other architecture's has.
-        of_eight_bits: Those of factors of 8 bits, by the same names; not all have one.
-        counted: The tiling by which waves and filled tiles of a product are counted.
-    """
-
-    tilings: Mapping[str, ProductTiling]
+    tilings: Mapping[str, ProductTiling]  # its tilings by name, which no other architecture's has
+    #: Those of factors of 8 bits, by the same names; not all have one.
     of_eight_bits: Mapping[str, ProductTiling]
-    counted: ProductTiling
+    counted: ProductTiling  # the tiling by which waves and filled tiles of a product are counted
 
 
 _SM_90 = {
@@ -312,27 +290,19 @@ OLDEST = "sm_80"
 
 
 class Gpu(NamedTuple):
-    """Facts of a GPU that limit a kernel or a launch.
+    """Facts of a GPU that limit a kernel or a launch."""
 
-    Attributes:
-        shared_limit: Bytes of shared memory that a thread block can opt in to.
-        multiprocessors: Number of streaming multiprocessors (SMs).
-        threads_per_sm: Largest number of resident threads per SM.
-        l2_bytes: Size of the L2 cache in bytes.
-        cluster_limit: Largest number of thread blocks in a cluster, where a kernel opts in to it;
-            1 without clusters.
-        bulk_copies: Whether there are bulk copies to shared memory and bulk prefetches to the L2
-            cache (`cp.async.bulk`).
-        name: The driver's name of the device; empty for an architecture that is only named.
-    """
-
-    shared_limit: int
-    multiprocessors: int
-    threads_per_sm: int
-    l2_bytes: int
+    shared_limit: int  # bytes of shared memory that a thread block can opt in to
+    multiprocessors: int  # number of streaming multiprocessors (SMs)
+    threads_per_sm: int  # largest number of resident threads per SM
+    l2_bytes: int  # size of the L2 cache in bytes
+    #: Largest number of thread blocks in a cluster, where a kernel opts in to it; 1 without
+    #: clusters.
     cluster_limit: int = 1
+    #: Whether there are bulk copies to shared memory and bulk prefetches to the L2 cache
+    #: (`cp.async.bulk`).
     bulk_copies: bool = False
-    name: str = ""
+    name: str = ""  # the driver's name of the device; empty for an architecture that is only named
 
 
 #: A100, A40, L40, H200, B200, B300, RTX 5090 and GB10, by architecture. The limits are those of

@@ -98,23 +98,16 @@ WIDE_ODD_VALUES = ((512, 16), (4096, 8), (65536, 16), (None, 32))
 
 
 class GradientBucket(NamedTuple):
-    """The bucket of a row in a backward pass.
+    """The bucket of a row in a backward pass."""
 
-    Attributes:
-        bucket: The bucket, with the row's tile.
-        values: Largest number of 4-byte values per thread that its tile was cut by.
-    """
-
-    bucket: Bucket
-    values: int
+    bucket: Bucket  # the bucket, with the row's tile
+    values: int  # largest number of 4-byte values per thread that its tile was cut by
 
 
 def values_of(normalizes: bool, beside: int) -> str:
     """The key into GRADIENT_VALUES for a row: plain, softmax, norm or long norm.
 
-    Args:
-        normalizes: Whether the operator is a norm; otherwise it is a softmax.
-        beside: The traffic beside dy, x and dx, as `Traffic.beside`.
+    `beside` is the traffic beside dy, x and dx, as `Traffic.beside`.
     """
     if not beside:
         return "plain"
@@ -124,10 +117,7 @@ def values_of(normalizes: bool, beside: int) -> str:
 def gradient_bucket(row: Row, cluster_limit: int, family: str) -> GradientBucket:
     """The bucket of a row in the backward pass, with the row's tile.
 
-    Args:
-        row: The facts from which the tile follows.
-        cluster_limit: Largest number of thread blocks in a cluster; 1 without clusters.
-        family: A key of GRADIENT_VALUES.
+    `family` is a key of GRADIENT_VALUES.
     """
 
     def tile_at(columns: int, fills: bool) -> Tile:
@@ -349,10 +339,7 @@ def with_ring(
 def resident_clusters(multiprocessors: int, blocks: int, cluster: int) -> int:
     """Number of persistent clusters that are resident on the device at a time.
 
-    Args:
-        multiprocessors: Number of SMs of the device.
-        blocks: Resident thread blocks per SM.
-        cluster: Blocks in a cluster; 1 without clusters.
+    `blocks` are the resident thread blocks per SM; `cluster` is 1 without clusters.
     """
     lost = next(lost for most, lost in CLUSTERS_LOST if cluster <= most)
     return max(1, int(multiprocessors * max(1, blocks) * (1 - lost) / cluster))

@@ -85,20 +85,15 @@ STAGED_COLUMNS = 4096
 
 
 class Staging(NamedTuple):
-    """How rows that are staged in shared memory are cut.
+    """How rows that are staged in shared memory are cut."""
 
-    Attributes:
-        words: Largest row length this applies to, in 4-byte words of the compute type, or None for
-            no bound.
-        values: Elements per thread, as in VALUES.
-        threads: Largest number of threads per chunk, as MOST_THREADS.
-        width: Vector width in columns, where operands are read beside x: for elements of 16 bits,
-            and for wider elements.
-    """
-
+    #: Largest row length this applies to, in 4-byte words of the compute type, or None for no
+    #: bound.
     words: int | None
-    values: int
-    threads: int
+    values: int  # elements per thread, as in VALUES
+    threads: int  # largest number of threads per chunk, as MOST_THREADS
+    #: Vector width in columns, where operands are read beside x: for elements of 16 bits, and for
+    #: wider elements.
     width: tuple[int, int]
 
 
@@ -141,38 +136,27 @@ FEW_OF_MORE = 48
 
 
 class Row(NamedTuple):
-    """The facts from which the tile of a row follows.
+    """The facts from which the tile of a row follows."""
 
-    Attributes:
-        columns: Row length in elements, at least 1.
-        element_bytes: Size of an element of x in bytes; a pack is 16 bytes of x at most.
-        compute_bytes: Size of the compute type in bytes, 4 or 8.
-        dropout: Whether the chain of functors draws random numbers.
-        streams: The row's traffic beside x and y, as `Traffic.streams`: "none", "columns" (vectors
-            of the STORE that all rows share), or "many".
-        centred: Whether the operator subtracts a mean.
-        single: Whether a row in chunks is to have a kernel for its length alone, with its bucket's
-            tile.
-        align: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
-        forgets: Whether nothing of a row is needed after its reduction: its chunks are read one
-            after another, each once.
-        narrow_result: Whether an element of y has 8 bits or less.
-        paired: Whether a functor reads a partner column.
-        sharing: Neighbouring rows that share all operands but x, a power of two, where a functor
-            reads a partner column. No tile depends on it.
-    """
-
-    columns: int
-    element_bytes: int
-    compute_bytes: int
-    dropout: bool = False
+    columns: int  # row length in elements, at least 1
+    element_bytes: int  # size of an element of x in bytes; a pack is 16 bytes of x at most
+    compute_bytes: int  # size of the compute type in bytes, 4 or 8
+    dropout: bool = False  # whether the chain of functors draws random numbers
+    #: The row's traffic beside x and y, as `Traffic.streams`: "none", "columns" (vectors of the
+    #: STORE that all rows share), or "many".
     streams: str = "many"
-    centred: bool = False
+    centred: bool = False  # whether the operator subtracts a mean
+    #: Whether a row in chunks is to have a kernel for its length alone, with its bucket's tile.
     single: bool = False
+    #: Columns at a multiple of which chunks have to begin; 0 for no more than speed asks.
     align: int = 0
+    #: Whether nothing of a row is needed after its reduction: its chunks are read one after
+    #: another, each once.
     forgets: bool = False
-    narrow_result: bool = False
-    paired: bool = False
+    narrow_result: bool = False  # whether an element of y has 8 bits or less
+    paired: bool = False  # whether a functor reads a partner column
+    #: Neighbouring rows that share all operands but x, a power of two, where a functor reads a
+    #: partner column. No tile depends on it.
     sharing: int = 1
 
     @property

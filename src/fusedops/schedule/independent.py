@@ -40,12 +40,8 @@ def choose_map(
 ) -> Schedule:
     """Choose the schedule of a forward pass on a GPU.
 
-    Args:
-        row: The facts of a row; `streams` and `centred` make no difference.
-        arch: The architecture that the kernel is built for.
-        gpu: The facts of the GPU.
-        storage: A storage that a test forces, or None.
-        launch: A launch configuration in place of the one that is looked up, or None.
+    The arguments are those of `forward.choose`; `streams` and `centred` of a row make no
+    difference.
 
     Raises:
         ValueError: The storage is one of a row that is reduced.

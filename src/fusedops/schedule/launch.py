@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from fusedops.schedule.architectures import TILINGS
 
-__all__ = ["IMPLEMENTATIONS", "PREFETCHES", "SUM_STORAGES", "LaunchConfig", "ProductConfig"]
-
 #: How a later row is prefetched into the L2 cache: not at all; each thread its own packs; one bulk
 #: prefetch of the whole row; one cache line a thread; or, in a backward pass whose blocks have one
 #: row each, one bulk prefetch of a row that a later block takes.
@@ -31,46 +29,38 @@ class LaunchConfig(NamedTuple):
     """A launch configuration of either pass.
 
     `relay_handshake` is for forward passes, the fields after it for backward passes.
-
-    Attributes:
-        rows_per_block: Rows that a thread block has at a time; 1 where a row takes several warps.
-        min_threads_per_sm: Occupancy target in threads per SM, which sets the minimum blocks of
-            `__launch_bounds__`; 0 leaves the registers to the compiler.
-        prefetch: One of `PREFETCHES`.
-        prefetch_distance: Number of rows by which the prefetch is ahead; 0 with "never".
-        smem_staged: Whether rows whose tile is made for it go through shared memory, as they lie in
-            memory (row/staging.cuh); in a backward pass with a ring, whether the gradient of x
-            does.
-        relay_handshake: Whether one block of a cluster waits for the start-up handshake and relays
-            it to the others (core/cluster.cuh).
-        persistent: Whether blocks of a backward pass process several rows one after another.
-        persistent_threads_per_sm: Number of threads of such blocks per SM. More than an SM holds
-            gives several waves of blocks.
-        sum_storage: One of `SUM_STORAGES`.
-        eager_operands: Whether a backward pass issues the loads of its operands together with those
-            of the row: more loads in flight, more registers.
-        interleaved: Whether the slices of a backward pass take rows in turns, where all rows share
-            the operands, so that all blocks read neighbouring rows at a time. A block has one row
-            at a time then.
-        abreast: Rows that the threads of a row have at a time, where neighbours share all operands
-            but x (row/abreast.cuh); 1 where they do not.
-        ring_stages: Rows that bulk copies bring to shared memory ahead in a persistent block
-            (row/ring.cuh), where the LOAD has no functors; 0 for none. Operands of the STORE that
-            all rows share are in registers then, where packs have several columns.
     """
 
+    #: Rows that a thread block has at a time; 1 where a row takes several warps.
     rows_per_block: int = 1
+    #: Occupancy target in threads per SM, which sets the minimum blocks of `__launch_bounds__`; 0
+    #: leaves the registers to the compiler.
     min_threads_per_sm: int = 0
-    prefetch: str = "never"
-    prefetch_distance: int = 0
+    prefetch: str = "never"  # one of `PREFETCHES`
+    prefetch_distance: int = 0  # number of rows by which the prefetch is ahead; 0 with "never"
+    #: Whether rows whose tile is made for it go through shared memory, as they lie in memory
+    #: (row/staging.cuh); in a backward pass with a ring, whether the gradient of x does.
     smem_staged: bool = False
+    #: Whether one block of a cluster waits for the start-up handshake and relays it to the others
+    #: (core/cluster.cuh).
     relay_handshake: bool = False
+    #: Whether blocks of a backward pass process several rows one after another.
     persistent: bool = False
+    #: Number of threads of such blocks per SM. More than an SM holds gives several waves of blocks.
     persistent_threads_per_sm: int = 1024
-    sum_storage: str = "registers"
+    sum_storage: str = "registers"  # one of `SUM_STORAGES`
+    #: Whether a backward pass issues the loads of its operands together with those of the row: more
+    #: loads in flight, more registers.
     eager_operands: bool = True
+    #: Whether the slices of a backward pass take rows in turns, where all rows share the operands,
+    #: so that all blocks read neighbouring rows at a time. A block has one row at a time then.
     interleaved: bool = False
+    #: Rows that bulk copies bring to shared memory ahead in a persistent block (row/ring.cuh),
+    #: where the LOAD has no functors; 0 for none. Operands of the STORE that all rows share are in
+    #: registers then, where packs have several columns.
     ring_stages: int = 0
+    #: Rows that the threads of a row have at a time, where neighbours share all operands but x
+    #: (row/abreast.cuh); 1 where they do not.
     abreast: int = 1
 
     def with_abreast(self, most: int) -> LaunchConfig:
@@ -79,12 +69,7 @@ class LaunchConfig(NamedTuple):
 
 
 class ProductConfig(NamedTuple):
-    """How a GEMM with an epilogue is run: two kernels, or one fused kernel.
+    """How a GEMM with an epilogue is run: two kernels, or one fused kernel."""
 
-    Attributes:
-        implementation: One of `IMPLEMENTATIONS`.
-        rival: A tiling that runs in its place where `waves.quicker` says so; empty for none.
-    """
-
-    implementation: str = IMPLEMENTATIONS[0]
-    rival: str = ""
+    implementation: str = IMPLEMENTATIONS[0]  # one of `IMPLEMENTATIONS`
+    rival: str = ""  # a tiling that runs in its place where `waves.quicker` says so; empty for none

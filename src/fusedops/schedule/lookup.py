@@ -75,17 +75,11 @@ class Found(NamedTuple):
 
 
 class FoundImplementation(NamedTuple):
-    """How a product is run, and the tuning file that says so.
+    """How a product is run, and the tuning file that says so."""
 
-    Attributes:
-        config: What is chosen.
-        where: The tuning file.
-        tuned: Whether it was tuned on this machine; else it is the package's.
-    """
-
-    config: ProductConfig
-    where: str
-    tuned: bool
+    config: ProductConfig  # what is chosen
+    where: str  # the tuning file
+    tuned: bool  # whether it was tuned on this machine; else it is the package's
 
 
 def use_tuned(find: Callable[[str, str], TuningFile | None]) -> None:
@@ -136,10 +130,7 @@ def _files(arch: str, gpu: Gpu) -> list[tuple[TuningFile, bool]]:
 def launch_config(features: LaunchFeatures, arch: str, gpu: Gpu) -> Found:
     """The launch configuration of a kernel with these features on a GPU.
 
-    Args:
-        features: What the kernel has to do.
-        arch: The architecture that it is built for.
-        gpu: The GPU's facts, which limit the configuration.
+    The GPU's facts limit the configuration.
     """
     where = ""
     values: dict[str, Any] = {}

@@ -11,22 +11,15 @@ from typing import NamedTuple
 
 from fusedops.schedule.launch import LaunchConfig, ProductConfig
 
-__all__ = ["Override", "current", "replace"]
-
 
 class Override(NamedTuple):
-    """Choices that are made beforehand; None leaves a choice to the schedules.
+    """Choices that are made beforehand; None leaves a choice to the schedules."""
 
-    Attributes:
-        storage: The storage of rows, in both passes.
-        forward, backward: The launch configuration of a pass on a GPU.
-        product: How a matrix product and the functors after it are run.
-    """
-
-    storage: str | None = None
+    storage: str | None = None  # the storage of rows, in both passes
+    #: The launch configuration of a pass on a GPU.
     forward: LaunchConfig | None = None
     backward: LaunchConfig | None = None
-    product: ProductConfig | None = None
+    product: ProductConfig | None = None  # how a matrix product and the functors after it are run
 
 
 _current = Override()

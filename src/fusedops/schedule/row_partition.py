@@ -44,9 +44,7 @@ def piece_columns(tile: Schedule, repeats: int) -> int:
     hold of a pack, and lies within the columns that share an element and within a chunk, so that
     all of its lanes have the pack or none has.
 
-    Args:
-        tile: The schedule of the row on a GPU.
-        repeats: How many neighbouring columns share each element.
+    `repeats` neighbouring columns share each element.
     """
     if tile.pieces:  # the packs at the end of a row are narrower
         return 1
@@ -58,19 +56,12 @@ def piece_columns(tile: Schedule, repeats: int) -> int:
 
 
 class Slices(NamedTuple):
-    """A row partition, as in row/slices.cuh: `per_span` slices of `rows` rows cover each span.
+    """A row partition, as in row/slices.cuh: `per_span` slices of `rows` rows cover each span."""
 
-    Attributes:
-        rows: Rows in a slice.
-        span: Rows in a span; no slice straddles two spans.
-        per_span: Slices in a span.
-        total: Number of slices in all.
-    """
-
-    rows: int
-    span: int
-    per_span: int
-    total: int
+    rows: int  # rows in a slice
+    span: int  # rows in a span; no slice straddles two spans
+    per_span: int  # slices in a span
+    total: int  # number of slices in all
 
 
 def cut(
@@ -139,10 +130,7 @@ def cut_few(rows: int, shared: Sequence[Sharing], lanes: int) -> Slices:
 
     A slice has whole groups of those operands that not all rows share.
 
-    Args:
-        rows: Number of rows in the call, at most `lanes`.
-        shared: How rows share each operand that has a gradient.
-        lanes: Number of slices of a block.
+    There are `lanes` slices in a block, and rows are at most as many.
     """
     groups = {one.group for one in shared if is_sum(one) and not one.of_all}
     return Slices(max({1} | {group for group in groups if group < rows}), rows, lanes, lanes)

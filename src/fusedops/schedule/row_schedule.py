@@ -58,43 +58,31 @@ class Schedule:
 
     The tile decides the order in which a row is summed, and so the bits of the result. The storage,
     which may follow from the device's limits, and the launch configuration decide speed alone.
-
-    Attributes:
-        storage: Where a row is kept, one of `STORAGES`.
-        tile: How a row is cut into chunks, threads and packs.
-        launch: The launch configuration.
-        exact: Whether every tile of every row is full, so that no pack needs a bounds check.
-        compute_bytes: Size of the compute type in bytes.
-        full: Packs that are surely full in every thread.
-        pieces: Whether the end of a row can cut a pack.
-        cluster: Thread blocks in the cluster that shares a row; 1 without one.
-        staged_bytes: Bytes per element of rows that are staged in shared memory as they lie in
-            memory, or 0.
-        ring_bytes: Bytes of dynamic shared memory of a backward pass's ring of rows, which has
-            `launch.ring_stages` of them, and of the gradient of x where that leaves in words; 0
-            where rows are read from global memory.
-        features: The features by which the launch configuration was looked up; None for a kernel
-            that has none.
-        tuned: The file from which the launch configuration is, if it was tuned on this machine.
-        lengths: The shortest and the longest rows of its bucket (tiling.py); None for a kernel
-            that has none.
-        single: Whether the kernel is made for one length of a bucket, so that the length of a chunk
-            is a constant.
     """
 
-    storage: str
-    tile: Tile
-    launch: LaunchConfig
-    exact: bool
-    compute_bytes: int
-    full: int = 0
-    pieces: bool = True
-    cluster: int = 1
+    storage: str  # where a row is kept, one of `STORAGES`
+    tile: Tile  # how a row is cut into chunks, threads and packs
+    launch: LaunchConfig  # the launch configuration
+    exact: bool  # whether every tile of every row is full, so that no pack needs a bounds check
+    compute_bytes: int  # size of the compute type in bytes
+    full: int = 0  # packs that are surely full in every thread
+    pieces: bool = True  # whether the end of a row can cut a pack
+    cluster: int = 1  # thread blocks in the cluster that shares a row; 1 without one
+    #: Bytes per element of rows that are staged in shared memory as they lie in memory, or 0.
     staged_bytes: int = 0
+    #: Bytes of dynamic shared memory of a backward pass's ring of rows, which has
+    #: `launch.ring_stages` of them, and of the gradient of x where that leaves in words; 0 where
+    #: rows are read from global memory.
     ring_bytes: int = 0
+    #: The features by which the launch configuration was looked up; None for a kernel that has
+    #: none.
     features: Features | None = dataclasses.field(default=None, compare=False, repr=False)
+    #: The file from which the launch configuration is, if it was tuned on this machine.
     tuned: str = dataclasses.field(default="", compare=False)
+    #: The shortest and the longest rows of its bucket (tiling.py); None for a kernel that has none.
     lengths: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
+    #: Whether the kernel is made for one length of a bucket, so that the length of a chunk is a
+    #: constant.
     single: bool = False
 
     @functools.cached_property

@@ -44,21 +44,13 @@ CHUNK_PACKS = 8
 
 
 class Tile(NamedTuple):
-    """How a row is cut into chunks, threads and packs.
+    """How a row is cut into chunks, threads and packs."""
 
-    Attributes:
-        threads: Threads that hold one chunk of a row.
-        packs: Packs (vector accesses) of a chunk per thread.
-        width: Vector width: elements in a pack.
-        chunks: Number of chunks in a row.
-        chunk: Elements in a chunk: what its packs hold, or a little less where that makes the
-            chunks even.
-    """
-
-    threads: int
-    packs: int
-    width: int
-    chunks: int
+    threads: int  # threads that hold one chunk of a row
+    packs: int  # packs (vector accesses) of a chunk per thread
+    width: int  # vector width: elements in a pack
+    chunks: int  # number of chunks in a row
+    #: Elements in a chunk: what its packs hold, or a little less where that makes the chunks even.
     chunk: int
 
     @property
@@ -96,12 +88,8 @@ def tile_of(
 ) -> Tile:
     """Cut a row into packs of a given vector width, by a limit on the elements per thread.
 
-    Args:
-        columns: Row length in elements.
-        width: Elements in a pack (vector width).
-        compute_bytes: Size of the compute type in bytes, 4 or 8; a double takes two registers.
-        table: Largest number of 4-byte values per thread, by columns.
-        most_threads: Largest number of threads that hold one chunk.
+    `table` has the largest number of 4-byte values per thread, by columns. At most `most_threads`
+    threads hold one chunk.
     """
     most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)
@@ -191,21 +179,16 @@ CHUNKED = 4096
 
 
 class Bucket(NamedTuple):
-    """A range of row lengths that one kernel serves.
+    """A range of row lengths that one kernel serves."""
 
-    Attributes:
-        low, top: The shortest and the longest rows.
-        tile: The tile of a row of the given number of columns: threads, packs and width are those
-            of all rows of the bucket, the length of a chunk is the row's own.
-        exact: Whether the bucket has a single length, which fills every tile.
-        full: Packs that are full in every thread and every row of the bucket.
-    """
-
+    #: The shortest and the longest rows.
     low: int
     top: int
+    #: The tile of a row of the given number of columns: threads, packs and width are those of all
+    #: rows of the bucket, the length of a chunk is the row's own.
     tile: Tile
-    exact: bool
-    full: int
+    exact: bool  # whether the bucket has a single length, which fills every tile
+    full: int  # packs that are full in every thread and every row of the bucket
 
 
 def bucket_of(

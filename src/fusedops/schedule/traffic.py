@@ -17,8 +17,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fusedops.bind.bind import Bound
 
-__all__ = ["Extent", "Traffic", "extent", "traffic_of", "without_rows"]
-
 
 class Extent(enum.Enum):
     """How much of an operand the kernel reads for one row."""
@@ -30,21 +28,15 @@ class Extent(enum.Enum):
 
 
 class Traffic(NamedTuple):
-    """Memory traffic of a call's rows besides x and y, by operand.
+    """Memory traffic of a call's rows besides x and y, by operand."""
 
-    Attributes:
-        load, store: The extent of each operand of the LOAD's and of the STORE's functors, in their
-            order; an operand that two functors read counts twice.
-        draws: Number of functors that draw random numbers in this call.
-        saves: Number of tensors of x's size that are written beside y.
-        masks: Whether a functor masks elements of the rows, which decides what is read.
-    """
-
+    #: The extent of each operand of the LOAD's and of the STORE's functors, in their order; an
+    #: operand that two functors read counts twice.
     load: tuple[Extent, ...]
     store: tuple[Extent, ...]
-    draws: int
-    saves: int
-    masks: bool
+    draws: int  # number of functors that draw random numbers in this call
+    saves: int  # number of tensors of x's size that are written beside y
+    masks: bool  # whether a functor masks elements of the rows, which decides what is read
 
     @property
     def streams(self) -> str:
@@ -110,11 +102,6 @@ def extent(value: Any, x: Tensor, reduced: tuple[int, ...]) -> Extent:
     larger batch. So only what has no row dimension at all is shared: 0-d tensors, and where x's
     reduced dimensions are its last ones, tensors of no more dimensions than those. Sizes in the
     reduced dimensions may count: columns are part of the tile.
-
-    Args:
-        value: A tensor that broadcasts against x, or a number.
-        x: The input tensor.
-        reduced: The dimensions of x that make up a row, ascending.
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return Extent.NUMBER

@@ -114,17 +114,11 @@ class Range(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A row of a tuning file, checked.
+    """A row of a tuning file, checked."""
 
-    Attributes:
-        when: The values that each of some features must have.
-        fields: The values of fields, in the file's units.
-        content: The row as it stands in the file.
-    """
-
-    when: Mapping[str, Range | frozenset[Any]]
-    fields: Mapping[str, Any]
-    content: Mapping[str, Any]
+    when: Mapping[str, Range | frozenset[Any]]  # the values that each of some features must have
+    fields: Mapping[str, Any]  # the values of fields, in the file's units
+    content: Mapping[str, Any]  # the row as it stands in the file
 
     @property
     def sets(self) -> frozenset[str]:
@@ -150,19 +144,12 @@ class Rule(NamedTuple):
 
 
 class TuningFile(NamedTuple):
-    """A tuning file, checked.
+    """A tuning file, checked."""
 
-    Attributes:
-        where: The file, for messages and for `explain`.
-        arch: The architecture that it was measured on.
-        device: The device that it was measured on.
-        rules: The rows of each of `KINDS`.
-    """
-
-    where: str
-    arch: str
-    device: Device
-    rules: Mapping[str, tuple[Rule, ...]]
+    where: str  # the file, for messages and for `explain`
+    arch: str  # the architecture that it was measured on
+    device: Device  # the device that it was measured on
+    rules: Mapping[str, tuple[Rule, ...]]  # the rows of each of `KINDS`
 
     def matching(self, features: LaunchFeatures | ProductFeatures) -> Iterator[Rule]:
         """All rows that apply to a kernel with these features, in file order."""

@@ -35,21 +35,13 @@ Called: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class Case(NamedTuple):
-    """One call that is compared.
+    """One call that is compared."""
 
-    Attributes:
-        name: What a report calls it.
-        given: The inputs and the operands of the call by name.
-        seed: What dropouts and upstream gradients are drawn from.
-        expanded: Whether rows share the upstream gradients.
-        without: The tensors whose gradients are not asked for.
-    """
-
-    name: str
-    given: Mapping[str, Any]
-    seed: int = SEED
-    expanded: bool = False
-    without: Sequence[str] = ()
+    name: str  # what a report calls it
+    given: Mapping[str, Any]  # the inputs and the operands of the call by name
+    seed: int = SEED  # what dropouts and upstream gradients are drawn from
+    expanded: bool = False  # whether rows share the upstream gradients
+    without: Sequence[str] = ()  # the tensors whose gradients are not asked for
 
 
 class Comparison:
@@ -104,11 +96,7 @@ def compare_forward(
 ) -> Comparison:
     """Compare the outputs of a call of a product that wants no gradient.
 
-    Args:
-        op: The declaration.
-        given: The factors and the operands by name.
-        options: The options of the call.
-        call: What gives the outputs, by default the op itself.
+    `call` gives the outputs; by default it is the op itself.
     """
     case = Case("no gradient", given)
 
@@ -281,13 +269,9 @@ def truth(
 ) -> dict[str, Expected]:
     """The outputs and gradients in float64, with their error bounds, by name.
 
-    Args:
-        op: The declaration.
-        case: The call. A generator among the options takes the place of that of its seed.
-        options: The options of the call.
-        found: What the call gave, of which the saved streams are read.
-        upstream: The gradients of outputs that arrive.
-        of_upstream: The error of each, if they are results themselves.
+    A generator among the options takes the place of that of the case's seed. `found` is what the
+    call gave, of which the saved streams are read; `of_upstream` is the error of each upstream
+    gradient, if they are results themselves.
     """
     (chain,), given = _chains(op), {**case.given}
     factors = [given.pop(name) for name in _inputs(op)]

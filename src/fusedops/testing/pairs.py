@@ -35,14 +35,8 @@ def compare_backward(
 ) -> Comparison:
     """Compare the gradients between the two products of an `MLP`.
 
-    Args:
-        epilogue: What made h of z.
-        between: What gives the gradients.
-        others: The operands and options of the epilogue that are no tensors.
-        dy: The gradient of y, of shape (..., N).
-        w2: The weight, of shape (N, H).
-        tensors: z, as "x", and the other tensors that h was made of, by name.
-        wanted: The names whose gradients are wanted: `W2`, "x" for z, operands.
+    `between` gives the gradients; the other arguments are those of
+    `product.autograd.between_products`.
     """
     own = {**{key: one for key, one in tensors.items() if key != "x"}, **others}
     z = tensors["x"]

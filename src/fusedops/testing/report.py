@@ -127,12 +127,8 @@ def narrowed(
 
     The last elements of a dimension stay, so that what is narrowed is seldom aligned.
 
-    Args:
-        given: Tensors and numbers by name.
-        shape: The shape that the tensors broadcast against.
-        sizes: The new sizes of some dimensions of the shape.
-        tables: The tables among the tensors, which functors look up by an index.
-        whole: The names of tensors that stay as they are.
+    `sizes` are the new ones of some dimensions. `tables` names the tables among the tensors, which
+    functors look up by an index, `whole` the tensors that stay as they are.
     """
     found = {**given}
     for key, value in given.items():

@@ -17,43 +17,20 @@ from fusedops.declare.text import read
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "FACTOR",
-    "BackwardCall",
-    "ForwardCall",
-    "OpCall",
-    "Shapes",
-    "like",
-    "numbers_of",
-    "operands_of",
-    "pair_of",
-    "rows_of",
-    "schema",
-]
-
 
 class OpCall(NamedTuple):
     """A call of an op as its user has written it, whose names have been checked.
 
     Dynamo traces what reads it.
-
-    Attributes:
-        op: The op.
-        text: The text of the op that is run, from which optional operands may have been left out.
-        x: The input.
-        operands: The operands by name, None for one that is left out.
-        options: The options by name.
-        reduced: The dimensions of x that are reduced, none of them negative.
-        dtype: The dtype of y.
     """
 
     op: Runnable
-    text: str
-    x: Any
-    operands: Mapping[str, Any]
-    options: Mapping[str, Any]
-    reduced: tuple[int, ...]
-    dtype: torch.dtype
+    text: str  # the text of the op that is run, from which optional operands may have been left out
+    x: Any  # the input
+    operands: Mapping[str, Any]  # the operands by name, None for one that is left out
+    options: Mapping[str, Any]  # the options by name
+    reduced: tuple[int, ...]  # the dimensions of x that are reduced, none of them negative
+    dtype: torch.dtype  # the dtype of y
 
     @property
     def draws(self) -> bool:

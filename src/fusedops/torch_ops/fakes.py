@@ -27,8 +27,6 @@ from fusedops.torch_ops.calls import (
 )
 from fusedops.torch_ops.lowering import lower
 
-__all__ = ["fake_backward", "fake_draw", "fake_forward", "stand_in", "table_stand_in"]
-
 
 def stand_in(tensor: Tensor, x: Tensor) -> Tensor:
     """A tensor to check a call by: sizes not known yet are taken to fit, and guard nothing.

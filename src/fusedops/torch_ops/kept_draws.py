@@ -18,8 +18,6 @@ from torch import Tensor, fx, library
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_slot
 from torch.utils.checkpoint import CheckpointPolicy
 
-__all__ = ["keep_draws"]
-
 #: Where `torch.autograd.graph.region_activation_memory_budget` notes its budget.
 _REGION = "_region_activation_memory_budget"
 

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from fusedops.run.gradient import Gradient
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "ENTRIES",
-    "draw_at_once",
-    "drawn_for",
-    "remember_backward",
-    "remember_forward",
-    "run_backward_at_once",
-    "run_forward_at_once",
-]
-
 
 class _Forward(NamedTuple):
     """A kind of forward call: its dispatcher, and what it is called with besides what varies."""

@@ -17,8 +17,6 @@ import torch
 
 from fusedops.torch_ops.known_calls import ENTRIES
 
-__all__ = ["enter", "lower"]
-
 #: How the entries are called in Inductor's code, which finds them among torch's operators.
 _PREFIX = "at_once_"
 

@@ -71,15 +71,6 @@ from fusedops.torch_ops.known_calls import (
 if TYPE_CHECKING:
     from fusedops.run.runnable import Runnable
 
-__all__ = [
-    "arguments_of",
-    "define",
-    "define_forward",
-    "define_gradient",
-    "namespace",
-    "run_forward",
-]
-
 #: Where the operators are defined.
 namespace: Any = library.Library("fusedops", "DEF")  # type: ignore[no-untyped-call]
 # flexible_layout: strides of any kind are read as they are, so that no compiler need copy.

@@ -24,17 +24,11 @@ from fusedops.tuning.problem import Problem
 
 
 class Part(NamedTuple):
-    """One thing that is tuned: a pass of a row op, or the implementation of a product.
+    """One thing that is tuned: a pass of a row op, or the implementation of a product."""
 
-    Attributes:
-        name: What to call it.
-        problem: Gives the problem on a GPU, by keyword `device`.
-        any_rows: Whether what is found does not depend on the number of rows.
-    """
-
-    name: str
-    problem: Callable[..., Problem]
-    any_rows: bool = False
+    name: str  # what to call it
+    problem: Callable[..., Problem]  # gives the problem on a GPU, by keyword `device`
+    any_rows: bool = False  # whether what is found does not depend on the number of rows
 
 
 def of_mlp(
@@ -47,13 +41,9 @@ def of_mlp(
 ) -> list[Part]:
     """The parts of a call of an `MLP`; the problem of one that no fused GEMM runs raises why.
 
-    Args:
-        op: The declaration.
-        factors: x, w1 and w2; they may have no memory.
-        arguments: The operands and options of the call.
-        forward: Whether to tune both layers where no gradient is wanted.
-        backward: Whether to tune what a call that wants all gradients runs otherwise: the first
-            layer, which keeps its product, and the gradient between the products.
+    Factors may have no memory. `forward` tunes both layers where no gradient is wanted; `backward`
+    what a call that wants all gradients runs otherwise: the first layer, which keeps its product,
+    and the gradient between the products.
 
     Raises:
         TypeError, ValueError: The call does not fit.
@@ -97,11 +87,7 @@ def of_recorded(
 ) -> list[Part]:
     """The parts of recorded calls: matrix products, and gradients between two of them.
 
-    Args:
-        signatures: The signatures of any calls.
-        training: Whether dropouts drop.
-        forward: Whether to tune products.
-        backward: Whether to tune gradients between two products.
+    `training` says whether dropouts drop, `forward` and `backward` which of both are tuned.
 
     Raises:
         TypeError, ValueError, UnsupportedError: A signature is that of a call that would raise so.

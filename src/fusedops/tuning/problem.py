@@ -47,28 +47,19 @@ _FLAGGED = 0.2
 
 @dataclasses.dataclass(eq=False)
 class Problem:
-    """A call on a GPU that is checked and timed under configurations, as a `search.Trial`.
+    """A call on a GPU that is checked and timed under configurations, as a `search.Trial`."""
 
-    Attributes:
-        name: The op in error messages.
-        case: The call, for people.
-        kernel: What may be configured, and how it is now.
-        comparison: The call with fewer rows, and what its results should be.
-        calls: Makes the call that is timed, one for each set of tensors.
-        draws: Whether the call draws from torch's generator, which no CUDA graph captures.
-        bytes: The bytes that a call must move; 0 for a product, whose ceiling is arithmetic.
-        least_seconds: Gives the seconds of the fastest plain kernel for as many bytes.
-        why: Says why a product is run as it is, under the configuration that is forced.
-    """
-
-    name: str
-    case: str
-    kernel: Kernel | Implementations
-    comparison: Comparison
+    name: str  # the op in error messages
+    case: str  # the call, for people
+    kernel: Kernel | Implementations  # what may be configured, and how it is now
+    comparison: Comparison  # the call with fewer rows, and what its results should be
+    #: Makes the call that is timed, one for each set of tensors.
     calls: Callable[[], list[clock.Call]]
-    draws: bool
-    bytes: int = 0
+    draws: bool  # whether the call draws from torch's generator, which no CUDA graph captures
+    bytes: int = 0  # the bytes that a call must move; 0 for a product, whose ceiling is arithmetic
+    #: Gives the seconds of the fastest plain kernel for as many bytes.
     least_seconds: Callable[[], float] | None = None
+    #: Says why a product is run as it is, under the configuration that is forced.
     why: Callable[[], str] | None = None
 
     def check(self, config: Config) -> None:
@@ -117,11 +108,8 @@ def implementation_of_last() -> str:
 def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str, Any]) -> Problem:
     """A pass of a row op, timed with as many rows as fit on the device.
 
-    Args:
-        bound: The checked call; its tensors may have no memory.
-        kind: The pass, "forward" or "backward", which computes all gradients.
-        device: The GPU.
-        options: The options of the call.
+    The pass is "forward", or "backward", which computes all gradients. Tensors of the call may have
+    no memory.
 
     Raises:
         UnsupportedError: It has no kernel of its own.
@@ -159,10 +147,7 @@ def of_pass(bound: Bound, kind: str, device: torch.device, options: Mapping[str,
 def kernel_of(bound: Bound, kind: str, target: Target) -> Kernel:
     """The kernel of a pass and its schedule.
 
-    Args:
-        bound: The checked call; its tensors may have no memory.
-        kind: The pass, "forward" or "backward", which computes all gradients.
-        target: What it is built for, a GPU.
+    The pass is as for `of_pass`.
 
     Raises:
         UnsupportedError: It has no kernel of its own.
@@ -258,10 +243,6 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
     The outermost dimensions are cut first, to halves, and no dimension to less than two: rows that
     share operands go on sharing them. No tile and no launch configuration depends on the number of
     rows.
-
-    Args:
-        bound: A checked call; its tensors may have no memory.
-        elements: The largest number of elements.
     """
     sizes = list(bound.x.shape)
     rows = [dim for dim in range(len(sizes)) if dim not in bound.reduced]
@@ -275,10 +256,7 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
 def fewer_rows_of_factor(factor: Tensor, z: Tensor, last: int) -> Tensor:
     """Narrow a factor to the rows of a product that has been narrowed.
 
-    Args:
-        factor: The factor.
-        z: The product, cut.
-        last: The number of the factor's last dimensions that stay as they are.
+    Its `last` dimensions stay as they are.
     """
     for dim in range(-factor.dim(), -last):
         if factor.shape[dim] > 1:  # else it is shared

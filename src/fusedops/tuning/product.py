@@ -57,13 +57,8 @@ def of_product(
 ) -> Problem:
     """A call of a `Linear` or a `Matmul` that wants no gradient, or keeps the product for one.
 
-    Args:
-        op: The declaration.
-        bound: The checked call of its STORE on the product; its tensors may have no memory.
-        factors: x and w, of shape (..., N, K), which may have none.
-        device: The GPU.
-        options: The options of the call.
-        keeps: Whether the product is kept for a gradient that reads it.
+    Factors, of which w has shape (..., N, K), and tensors of the STORE's call may have no memory;
+    with `keeps` the product is kept for a gradient that reads it.
 
     Raises:
         UnsupportedError: One kernel never runs such a call.
@@ -119,13 +114,9 @@ def of_gradient(
     The gradient of w2 is checked, since it is made of the hidden tensor, and not timed: it is one
     product more, whatever runs the rest.
 
-    Args:
-        epilogue: What makes the hidden tensor of the first product, z.
-        bound: Its checked call on z; its tensors may have no memory.
-        factors: The gradient of y as "x", of shape (..., N), and w2 as "w", of shape (N, H).
-        wanted: The operands whose gradients are wanted.
-        device: The GPU.
-        options: The options of the call.
+    The epilogue makes the hidden tensor of the first product, z, on which `bound` is its checked
+    call. The factors are the gradient of y as "x", of shape (..., N), and w2 as "w", of shape (N,
+    H).
 
     Raises:
         UnsupportedError: One kernel never runs such a call.
@@ -175,13 +166,8 @@ def of_gradient(
 class _Product:
     """A matrix product to tune: its features, and random tensors for its calls.
 
-    Args:
-        name: The name of the op in error messages.
-        found: The features of the call, or why one kernel never runs such a one.
-        weight: The name of the right factor.
-        device: The GPU.
-        choose: Gives the choice for features, a target and a configuration that is forced.
-        cure: What to leave out or to give in place of a call that has nothing to tune.
+    `found` are the features of the call, or why one kernel never runs such a one, and `cure` is
+    what to give then in place of it; `weight` names the right factor.
     """
 
     def __init__(

@@ -52,15 +52,10 @@ Step = Callable[[Any], Iterator[Any]]
 
 
 class Kernel(NamedTuple):
-    """A kernel whose launch configuration is searched for.
+    """A kernel whose launch configuration is searched for."""
 
-    Attributes:
-        schedule: The schedule that it has now.
-        gpu: The facts of the GPU.
-    """
-
-    schedule: Schedule
-    gpu: Gpu
+    schedule: Schedule  # the schedule that it has now
+    gpu: Gpu  # the facts of the GPU
 
     @property
     def features(self) -> Features:
@@ -106,17 +101,11 @@ class Kernel(NamedTuple):
 
 
 class Implementations(NamedTuple):
-    """The implementations of a matrix product and its functors, the fastest of which is sought.
+    """The implementations of a matrix product and its functors, the fastest of which is sought."""
 
-    Attributes:
-        features: The features by which the implementation is looked up.
-        now: What is chosen now.
-        names: Those that its kernels can run.
-    """
-
-    features: ProductFeatures
-    now: ProductConfig
-    names: tuple[str, ...]
+    features: ProductFeatures  # the features by which the implementation is looked up
+    now: ProductConfig  # what is chosen now
+    names: tuple[str, ...]  # those that its kernels can run
 
     @property
     def kind(self) -> str:
@@ -273,19 +262,15 @@ class Tried(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        before, after: The configuration at the beginning and the fastest one.
-        seconds_before, seconds_after: Device seconds of one call with each, timed in turn.
-        tried: Every trial, in order.
-    """
-
+    #: The configuration at the beginning and the fastest one.
     before: Config
     after: Config
+    #: Device seconds of one call with each, timed in turn.
     seconds_before: float
     seconds_after: float
-    tried: tuple[Tried, ...]
+    tried: tuple[Tried, ...]  # every trial, in order
 
     @property
     def faster(self) -> float:
@@ -303,10 +288,8 @@ def search(
     Each configuration is checked before it is timed; one that is wrong, or that cannot be built or
     launched, is passed over. The tile stays as it is, and with it the bits of the results.
 
-    Args:
-        kernel: What is configured, and how it is now.
-        trial: What checks and times.
-        done: Called after each trial.
+    `kernel` says what is configured, and how it is now; `trial` checks and times; `done` is called
+    after each trial.
 
     Raises:
         AssertionError: The configuration that it has now gives wrong results.

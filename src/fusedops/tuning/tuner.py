@@ -29,21 +29,14 @@ MANY_GROUPS = 1024
 
 
 class Tuned(NamedTuple):
-    """What tuning a pass found.
+    """What tuning a pass found."""
 
-    Attributes:
-        case: The call, for people.
-        kind: The pass, "forward" or "backward", or "product".
-        features: The features of its kernel.
-        outcome: The configurations before and after.
-        percent_before, percent_after: The speed in percent of the ceiling with each; None of a
-            product, whose ceiling is arithmetic and not memory.
-    """
-
-    case: str
-    kind: str
-    features: Features | ProductFeatures
-    outcome: Outcome
+    case: str  # the call, for people
+    kind: str  # the pass, "forward" or "backward", or "product"
+    features: Features | ProductFeatures  # the features of its kernel
+    outcome: Outcome  # the configurations before and after
+    #: The speed in percent of the ceiling with each; None of a product, whose ceiling is arithmetic
+    #: and not memory.
     percent_before: float | None = None
     percent_after: float | None = None
 
@@ -53,10 +46,7 @@ def tune(
 ) -> Tuned:
     """Find the fastest launch configuration of a pass, or the fastest implementation of a product.
 
-    Args:
-        problem: The call.
-        done: Called after each trial.
-        case: What to call it; by default its op, dtype and sizes.
+    `done` is called after each trial; the case is by default its op, dtype and sizes.
 
     Raises:
         AssertionError: The results are wrong before anything is changed.
@@ -157,12 +147,8 @@ def row_of(
 ) -> dict[str, Any]:
     """The row for kernels that have just these features.
 
-    Args:
-        features: The features of the kernel.
-        config: The launch configuration.
-        percent: What was measured in percent of the ceiling, by case; may be empty.
-        measured: On what: device, driver, versions.
-        why: What else there is to say.
+    `percent` is what was measured in percent of the ceiling, by case, maybe of none; `measured`
+    says on what: device, driver, versions.
     """
     when: dict[str, Any] = features._asdict()
     if "groups" in when:
@@ -181,10 +167,7 @@ def row_of(
 def with_row(content: Mapping[str, Any], kind: str, new: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a tuning file with a row before all others, in place of one for the same.
 
-    Args:
-        content: The content of the file.
-        kind: One of `KINDS`.
-        new: The row.
+    `kind` is one of `KINDS`.
 
     Raises:
         TuningFileError: A row below would never be used then.
