@@ -242,21 +242,30 @@ def _ceiling(rows: Sequence[Cells]) -> str:
 
 
 def _products(rows: Sequence[Cells]) -> str:
+    head = ["op", "M x N x K", *BESIDE_PRODUCTS, "with `hardware_tanh`", "first"]
+    text = (
+        "## Matrix products\n\nForward. QuACK's tiles are those that its trials find, and it takes "
+        "tanh from the hardware, as `hardware_tanh=True` does. *First* is as above, and leaves "
+        "that out."
+    )
+    for dtype in ("float16", "bfloat16"):
+        lines, used = _products_of(rows, dtype)
+        text += f"\n\n{dtype}. {_where(used)}\n\n" + _table(head, lines)
+    return text
+
+
+def _products_of(rows: Sequence[Cells], dtype: str) -> tuple[list[list[str]], list[Cells]]:
+    """The lines of a dtype, and the rows that they are from."""
     lines, used = [], []
     cases = dict.fromkeys(row["case"] for row in rows if row["part"] == "gemm")
     for name, said in STORES.items():
-        for case in [case for case in cases if case.startswith(f"{name}, float16, ")]:
-            size = case.removeprefix(f"{name}, float16, ").removesuffix(", forward")
+        for case in [case for case in cases if case.startswith(f"{name}, {dtype}, ")]:
+            size = case.removeprefix(f"{name}, {dtype}, ").removesuffix(", forward")
             lines.append([f"Linear, {said}", size, *_beside_products(rows, case, used)])
-    (block,) = [case for case in cases if case.startswith("block") and ", float16, " in case]
+    (block,) = [case for case in cases if case.startswith("block") and f", {dtype}, " in case]
     said = "MLP 1024 to 4096 to 1024, both passes"
     lines.append([said, "16384 rows", *_beside_products(rows, block, used)])
-    head = ["op", "M x N x K", *BESIDE_PRODUCTS, "with `hardware_tanh`", "first"]
-    return (
-        "## Matrix products\n\nfloat16, forward. QuACK's tiles are those that its trials find, and "
-        "it takes tanh from the hardware, as `hardware_tanh=True` does. *First* is as above, and "
-        f"leaves that out. {_where(used)}\n\n" + _table(head, lines)
-    )
+    return lines, used
 
 
 def _beside_products(rows: Sequence[Cells], case: str, used: list[Cells]) -> list[str]:
