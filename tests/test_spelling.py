@@ -5,6 +5,7 @@
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,21 @@ def test_what_is_read_is_what_was_spelled(op):
     again = spelling._read(op.text)  # as where there is no such op
     assert again == op
     assert again.text == op.text
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), np.int64(2)], ids=repr)
+def test_numbers_of_numpy_are_those_of_python(number):
+    """Their repr names numpy, which whoever reads a declaration does not know."""
+    one, other = (
+        fo.LayerNorm(load=[fo.Residual("r", alpha=alpha), softcap(alpha)], eps=alpha)
+        for alpha in (number, number.item())
+    )
+    assert one == other == spelling._read(one.text)
+    assert one.text == other.text
+    whole = {"ignore_index": np.int64(3), "memory": np.int64(64)}
+    assert repr(fo.LinearCrossEntropy(**whole)) == repr(
+        fo.LinearCrossEntropy(ignore_index=3, memory=64)
+    )
 
 
 def test_an_op_that_is_there_is_taken():
