@@ -20,6 +20,7 @@ from fusedops.product.grouped_plain import without_store
 from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
+from fusedops.torch_ops.tracing import is_transformed
 
 __all__ = [
     "by_torch",
@@ -82,6 +83,8 @@ def grouped_product(
             that nobody reads: then autograd gets to know what it is.
         unfused: Whether torch multiplies, in the gradient too.
     """
+    if _in_transform():
+        return _in_turn(x, w.mT, ends)
     result: Tensor = _Product.apply(x, w, ends, unfused, [] if made is None else [made])
     return result
 
@@ -117,7 +120,10 @@ def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
 
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
     """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
-    result: Tensor = _Rows.apply(table.reshape(table.shape[0], -1), ends, rows)
+    table = table.reshape(table.shape[0], -1)
+    if _in_transform():
+        return table.index_select(0, group_of_rows(ends, rows))
+    result: Tensor = _Rows.apply(table, ends, rows)
     return result
 
 
@@ -125,6 +131,11 @@ def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
     """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
     result: Tensor = _Sums.apply(rows, ends)
     return result
+
+
+def _in_transform() -> bool:
+    """Whether a transform is to see calls of torch: vmap and jvp know no function of ours."""
+    return not torch.compiler.is_compiling() and is_transformed()
 
 
 class _Product(torch.autograd.Function):
@@ -269,7 +280,7 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     Returns:
         Of shape (T, N), or (E, M, N).
     """
-    if not a.numel() or not b.numel():
+    if not a.numel() or not b.numel() or (a.is_meta and not by_torch(a.dtype)):
         lead = () if b.dim() == 3 else (ends.shape[0],)
         return a.new_zeros((*lead, a.shape[0], b.shape[-1]))
     if by_torch(a.dtype):
@@ -282,6 +293,11 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
             f"GroupedLinear: products of {a.dtype} run group by group, of sizes that the host has "
             "to read, which no CUDA graph can capture; capture bfloat16"
         )
+    return _in_turn(a, b, ends)
+
+
+def _in_turn(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """As `_multiplied`, by a product for each group, whose sizes the host reads."""
     begin, made = 0, []
     for group, end in enumerate(ends.tolist()):
         if b.dim() == 3:
