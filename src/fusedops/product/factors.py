@@ -131,14 +131,16 @@ def check_factors(
     eight_bits = eight_bits and all(of_eight_bits(one) for one in factors)
     for key, value in zip(keys, factors, strict=True):
         if not isinstance(value, Tensor):
-            cure = (
-                f"a call is op({', '.join(keys)}, ...), these by position, operands and options "
-                "by name"
-            )
+            cure = f"a call is op({', '.join(keys)}, ...), these by position, all else by name"
+            several = isinstance(value, (list, tuple, torch.nn.ParameterList))
             if isinstance(value, torch.fx.Proxy):
                 cure = IN_SYMBOLIC_TRACE
+            elif several and isinstance(next(iter(value), None), Tensor):
+                cure = f"make one with torch.stack([*{key}])"
             elif hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
                 cure = f"make one with torch.as_tensor({key})"
+            elif isinstance(getattr(value, "weight", None), Tensor):
+                cure = f"pass {key}.weight"
             raise TypeError(
                 f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; {cure}"
             )
