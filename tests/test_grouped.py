@@ -223,6 +223,9 @@ class TestHalves:
         assert "(11, 16) and (4, 24, 16) -> z (11, 24)" in str(told)
         assert told.store.rows == 11
         assert "11 of 12 columns" in str(told)
+        kept = {one.name: (one.bytes, one.own) for one in told.kept}
+        assert kept["z"] == (11 * 24 * 4,) * 2  # both halves, which no one gave
+        assert "up" not in kept
 
     def test_refusals(self, device):
         x, w, b, router, _ = given(device).values()
