@@ -215,6 +215,19 @@ class TestHalves:
         offsets = offsets_of((4, 0, 5, 2), device)
         check(op, x, w, offsets=offsets, b=b[:, :11], router=router)
 
+    def test_an_operand_that_is_left_out(self, device):
+        x, w, *_ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        chain = [fo.Bias("b", optional=True), fo.Gate("up", of="value", optional=True)]
+        found, want = (
+            step(lambda x, w, op=op: op(x, w, offsets=offsets), {"x": x, "w": w})
+            for op in (
+                fo.GroupedLinear(chain, ["b"], "up"),
+                fo.GroupedLinear([fo.Gate("up", of="value")], halves="up"),
+            )
+        )
+        assert all(map(same_bits, found, want))
+
     def test_explain(self, device):
         x, w, b, router, _ = given(device).values()
         offsets = offsets_of((4, 0, 5, 2), device)

@@ -166,7 +166,8 @@ def check_factors(
         elif value.dtype is not kind.dtype and not _casts(kind):
             raise TypeError(
                 f"{name}: {key} must have {first}'s dtype {kind.dtype}, got {value.dtype}; convert "
-                f"it with {key}.to({first}.dtype), or call the op under torch.autocast"
+                f"it with {key}.to({first}.dtype), the module that has it with "
+                f".to({kind.dtype}), or call the op under torch.autocast"
             )
 
 

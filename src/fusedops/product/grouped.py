@@ -86,7 +86,8 @@ class GroupedLinear(SingleProduct):
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
             factor is no floating tensor, or they have two dtypes, or offsets are no integers.
         ValueError: A functor has no meaning in a STORE, or by_expert or halves names no operand of
-            it. A call: a shape or a device does not fit, or, on a CPU, offsets decrease or leave x.
+            it. A call: a shape or a device does not fit, or, on a CPU and not in compiled code,
+            offsets decrease or leave x.
 
     >>> import torch, fusedops as fo
     >>> op = fo.GroupedLinear(store=[fo.Bias("b"), fo.Scale("router")], by_expert=["b"])

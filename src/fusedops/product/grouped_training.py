@@ -95,7 +95,8 @@ class GroupedTraining:
         if empty or op.alone(first, arguments) or arguments.get("out") is not None:
             return op.run_apart(first, second, **arguments)
         made, z = self._made(first, second, arguments)
-        if made is None and op.halves is None:
+        lacking = op.halves and op.epilogue.lacking({**arguments, op.halves: first})
+        if made is None and (op.halves is None or lacking):
             return op.run_apart(first, second, **arguments)
         dtype = factor_dtype(first)
         x, w = first.to(dtype), as_factor(second, dtype)
