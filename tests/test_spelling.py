@@ -4,6 +4,7 @@
 
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -50,6 +51,16 @@ def test_numbers_of_numpy_are_those_of_python(number):
     assert repr(fo.LinearCrossEntropy(**whole)) == repr(
         fo.LinearCrossEntropy(ignore_index=3, memory=64)
     )
+
+
+def test_functors_of_modules_of_the_package(monkeypatch):
+    """A process that reads a declaration need not have imported the module that made it."""
+    text = fo.nn.Experts(2, 4, 4, bias=True).op().epilogue.text
+    assert "fusedops.nn.expert_form" in text
+    monkeypatch.setattr(fo.nn, "expert_form", fo.nn.expert_form)
+    monkeypatch.delitem(sys.modules, "fusedops.nn.expert_form")
+    monkeypatch.setattr(spelling, "_classes", weakref.WeakValueDictionary())
+    assert spelling._read.__wrapped__(text).text == text
 
 
 def test_an_op_that_is_there_is_taken():
