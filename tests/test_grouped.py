@@ -289,6 +289,12 @@ class TestCalls:
         each = torch.vmap(lambda x: alone(x, w, offsets=offsets))(several)
         want = [alone(one.double(), w.double(), offsets=offsets) for one in several]
         near(each, want, torch.float32, (4, 0, 5, 2))
+        y = by_loop(*exact, *others)
+        upstream = randn(3, *y.shape, device=device, seed=9)
+        leaves = [one.clone().requires_grad_() for one in (x, w, b)]
+        found = torch.autograd.grad(unfused(*leaves), leaves, upstream, is_grads_batched=True)
+        want = torch.autograd.grad(y, exact, upstream.double(), is_grads_batched=True)
+        near(found, want, torch.float32, (4, 0, 5, 2))
         with raises(fo.UnsupportedError, "GroupedLinear: torch.func transforms", "unfused"):
             torch.vmap(lambda x: BIASED(x, w, offsets=offsets, b=b, router=router, r=r).y)(several)
 

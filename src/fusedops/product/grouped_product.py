@@ -83,7 +83,7 @@ def grouped_product(
             that nobody reads: then autograd gets to know what it is.
         unfused: Whether torch multiplies, in the gradient too.
     """
-    if _in_transform():
+    if _in_transform(x, w):
         return _in_turn(x, w.mT, ends)
     result: Tensor = _Product.apply(x, w, ends, unfused, [] if made is None else [made])
     return result
@@ -121,7 +121,7 @@ def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
     """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
     table = table.reshape(table.shape[0], -1)
-    if _in_transform():
+    if _in_transform(table):
         return table.index_select(0, group_of_rows(ends, rows))
     result: Tensor = _Rows.apply(table, ends, rows)
     return result
@@ -129,13 +129,29 @@ def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
 
 def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
     """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
+    if _in_transform(rows):
+        group = group_of_rows(ends, rows.shape[0])
+        return rows.new_zeros(ends.shape[0], rows.shape[1]).index_add(0, group, rows)
     result: Tensor = _Sums.apply(rows, ends)
     return result
 
 
-def _in_transform() -> bool:
-    """Whether a transform is to see calls of torch: vmap and jvp know no function of ours."""
-    return not torch.compiler.is_compiling() and is_transformed()
+def _in_transform(*tensors: Tensor) -> bool:
+    """Whether torch is to see its own calls alone: vmap and jvp know no function of ours.
+
+    A vectorized backward pass is known by its tensors.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return is_transformed() or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+
+
+def _outer(a: Tensor, b: Tensor, ends: Tensor, unfused: bool = False) -> Tensor:
+    """``a[group].T @ b[group]`` for each group, zeros for one of no rows."""
+    if _in_transform(a, b):
+        return _in_turn(a.mT, b, ends)
+    result: Tensor = _Outer.apply(a, b, ends, unfused)
+    return result
 
 
 class _Product(torch.autograd.Function):
@@ -158,7 +174,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, w, ends = ctx.saved_tensors
         dx = None if w is None else grouped_product(dz, w.mT, ends, unfused=ctx.unfused)
-        dw = None if x is None else _Outer.apply(dz, x, ends, ctx.unfused)
+        dw = None if x is None else _outer(dz, x, ends, ctx.unfused)
         return dx, dw, None, None, None
 
 
@@ -181,7 +197,7 @@ class _ProductOfTokens(torch.autograd.Function):
         rows, w, *tensors = ctx.saved_tensors
         way = Route(*tensors)
         dx = None if w is None else _SummedProduct.apply(dz, w.mT, way, ctx.tokens)
-        dw = None if rows is None else _Outer.apply(dz, rows, way.ends, False)
+        dw = None if rows is None else _outer(dz, rows, way.ends)
         return dx, dw, None, None, None
 
 
@@ -208,7 +224,7 @@ class _SummedProduct(torch.autograd.Function):
         way = Route(*tensors)
         rows = dispatch(dy, way)
         dh = None if w is None else grouped_product(rows, w.mT, way.ends)
-        dw = None if h is None else _Outer.apply(rows, h, way.ends, False)
+        dw = None if h is None else _outer(rows, h, way.ends)
         return dh, dw, None, None
 
 
@@ -247,7 +263,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None, None]:
         (ends,) = ctx.saved_tensors
-        return _Sums.apply(each, ends), None, None
+        return sums_of_groups(each, ends), None, None
 
 
 class _Sums(torch.autograd.Function):
@@ -266,7 +282,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, sums: Tensor) -> tuple[Tensor, None]:
         (ends,) = ctx.saved_tensors
-        return _Rows.apply(sums, ends, ctx.rows), None
+        return rows_of_groups(sums, ends, ctx.rows), None
 
 
 def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
