@@ -139,6 +139,13 @@ class TestValues:
         assert torch.allclose(experts(x, index, weight), alone, atol=1e-6)
 
     @pytest.mark.thorough
+    @pytest.mark.parametrize("grad", [False, True])
+    def test_without_contents(self, grad):
+        x, index, weight = (one.to("meta") for one in routed())
+        y = made().to("meta")(x.requires_grad_(grad), index, weight)
+        assert y.is_meta
+        assert y.shape == x.shape
+
     def test_compiled(self, device):
         dtype = torch.bfloat16 if device == "cuda" else torch.float32  # older torch traces no other
         experts = made(device, dtype)
@@ -205,9 +212,10 @@ class TestCheckpoints:
 
 class TestRefusals:
     def test_settings(self):
-        with raises(ValueError, "Gate", "'silu'", "'swish'"):
+        words = ("Experts: activation must be one of 'silu'", "'clamped'", "GroupedLinear")
+        with raises(ValueError, *words, "got 'swish'"):
             fo.nn.Experts(EXPERTS, FEATURES, HIDDEN, activation="swish")
-        with raises(TypeError, "Experts: activation", "GroupedLinear"):
+        with raises(TypeError, *words, "got Scale(scale='s')"):
             fo.nn.Experts(EXPERTS, FEATURES, HIDDEN, activation=fo.Scale("s"))
         with raises(TypeError, "transposed"):
             fo.nn.Experts(EXPERTS, FEATURES, HIDDEN, transposed=1)
@@ -223,8 +231,15 @@ class TestRefusals:
             experts(x, weight, index)
         with raises(ValueError, "each of the 9 tokens"):
             experts(x, index[:3], weight[:3])
-        with raises(ValueError, "top_k_weights must have the shape"):
-            experts(x, index, weight[:, :1])
+        for odd, got in ((weight[:, :1], "float32 of shape (9, 1)"), (index, "int64 of shape")):
+            with raises(ValueError, "top_k_weights must have floating numbers", got):
+                experts(x, index, odd)
+        for at, name in enumerate(("hidden_states", "top_k_index", "top_k_weights")):
+            with raises(TypeError, f"Experts: {name} must be a tensor, got list"):
+                experts(*[[] if at == i else one for i, one in enumerate((x, index, weight))])
+        for transform in (torch.vmap, torch.func.grad):
+            with raises(fo.UnsupportedError, "Experts: torch.func transforms", "unfused"):
+                transform(lambda x: experts(x, index, weight))(x)
         for odd in (index > 0, index[:, :0], index[0, 0]):
             with raises(ValueError, "top_k_index must hold integers"):
                 experts(x, odd, weight)

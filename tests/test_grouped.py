@@ -215,6 +215,19 @@ class TestHalves:
         offsets = offsets_of((4, 0, 5, 2), device)
         check(op, x, w, offsets=offsets, b=b[:, :11], router=router)
 
+    def test_an_operand_that_is_left_out(self, device):
+        x, w, *_ = given(device).values()
+        offsets = offsets_of((4, 0, 5, 2), device)
+        chain = [fo.Bias("b", optional=True), fo.Gate("up", of="value", optional=True)]
+        found, want = (
+            step(lambda x, w, op=op: op(x, w, offsets=offsets), {"x": x, "w": w})
+            for op in (
+                fo.GroupedLinear(chain, ["b"], "up"),
+                fo.GroupedLinear([fo.Gate("up", of="value")], halves="up"),
+            )
+        )
+        assert all(map(same_bits, found, want))
+
     def test_explain(self, device):
         x, w, b, router, _ = given(device).values()
         offsets = offsets_of((4, 0, 5, 2), device)
@@ -223,6 +236,9 @@ class TestHalves:
         assert "(11, 16) and (4, 24, 16) -> z (11, 24)" in str(told)
         assert told.store.rows == 11
         assert "11 of 12 columns" in str(told)
+        kept = {one.name: (one.bytes, one.own) for one in told.kept}
+        assert kept["z"] == (11 * 24 * 4,) * 2  # both halves, which no one gave
+        assert "up" not in kept
 
     def test_refusals(self, device):
         x, w, b, router, _ = given(device).values()
@@ -248,6 +264,46 @@ class TestCalls:
         monkeypatch.setattr(grouped_product, "_BY_TORCH", None)
         found = step(lambda **given: run(given, offsets).y, tensors)
         near(found, [one.double() for one in want], torch.float32, (11,))
+
+    def test_transforms(self, device):
+        """torch.func sees into `unfused`, as every error about it says, and a product alone."""
+        tensors, offsets = given(device), offsets_of((4, 0, 5, 2), device)
+        x, w, b, router, r = (one.detach() for one in tensors.values())
+        several = torch.stack([x, 2 * x])
+
+        def unfused(x, w, b):
+            return BIASED.unfused(x, w, offsets=offsets, b=b, router=router, r=r).y
+
+        found = torch.vmap(unfused, in_dims=(0, None, None))(several, w, b)
+        exact = [one.double().requires_grad_() for one in (x, w, b)]
+        others = router.double(), r.double(), (4, 0, 5, 2)
+        want = [by_loop(one, *exact[1:], *others) for one in several.double()]
+        near(found, want, torch.float32, (4, 0, 5, 2))
+        found = torch.func.grad(lambda *given: unfused(*given).sum(), (0, 1, 2))(x, w, b)
+        want = torch.autograd.grad(by_loop(*exact, *others).sum(), exact)
+        near(found, want, torch.float32, (4, 0, 5, 2))
+        _, along = torch.func.jvp(lambda x: unfused(x, w, b), (x,), (x,))
+        linear = by_loop(*exact[:2], 0 * exact[2], router.double(), 0 * r.double(), (4, 0, 5, 2))
+        near([along], [linear], torch.float32, (4, 0, 5, 2))
+        alone = fo.GroupedLinear()
+        each = torch.vmap(lambda x: alone(x, w, offsets=offsets))(several)
+        want = [alone(one.double(), w.double(), offsets=offsets) for one in several]
+        near(each, want, torch.float32, (4, 0, 5, 2))
+        y = by_loop(*exact, *others)
+        upstream = randn(3, *y.shape, device=device, seed=9)
+        leaves = [one.clone().requires_grad_() for one in (x, w, b)]
+        found = torch.autograd.grad(unfused(*leaves), leaves, upstream, is_grads_batched=True)
+        want = torch.autograd.grad(y, exact, upstream.double(), is_grads_batched=True)
+        near(found, want, torch.float32, (4, 0, 5, 2))
+        with raises(fo.UnsupportedError, "GroupedLinear: torch.func transforms", "unfused"):
+            torch.vmap(lambda x: BIASED(x, w, offsets=offsets, b=b, router=router, r=r).y)(several)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_without_contents(self, dtype):
+        x, w, *_ = (one.to("meta") for one in given("cpu", dtype).values())
+        y = fo.GroupedLinear()(x, w, offsets=offsets_of((4, 0, 5, 2), "meta"))
+        assert y.is_meta
+        assert y.shape == (11, 24)
 
     def test_compiled(self, device):
         dtype = torch.bfloat16 if device == "cuda" else torch.float32  # older torch traces no other
@@ -346,13 +402,17 @@ class TestRefusals:
             op(x, w)
         with raises(TypeError, "2 positional arguments", "offsets="):
             op(x, w, offsets)
+        with raises(TypeError, "unknown operand 'counts'", "did you mean 'offsets'?"):
+            op(x, w, counts=offsets)
 
     def test_groups_that_a_cpu_sees(self):
         x, w, *_ = given("cpu").values()
         offsets = [0, 4, 3, 9, 11], [0, 4, 4, 9, 12], [-1, 4, 4, 9, 11]
         for groups in (*offsets, [4, -1, 5, 3], [4, 0, 5, 3]):
-            with raises(ValueError, "offsets must be", "11 rows", str(groups)):
-                fo.GroupedLinear()(x, w, offsets=torch.tensor(groups))
+            op = fo.GroupedLinear()
+            for call in (op, op.unfused, op.explain):
+                with raises(ValueError, "offsets must be", "11 rows", str(groups)):
+                    call(x, w, offsets=torch.tensor(groups))
         ends = torch.tensor([4, 4, 9, 11])
         with raises(ValueError, "as for torch's grouped_mm, put a 0 before the first"):
             fo.GroupedLinear()(x, w, offsets=ends)
@@ -380,5 +440,9 @@ class TestRefusals:
             fo.GroupedLinear([fo.Bias("b")])(x, w, offsets=offsets, b=b)
         with raises(ValueError, "by_expert names 'c'", "'b'"):
             fo.GroupedLinear([fo.Bias("b")], by_expert=["c"])
+        with raises(TypeError, "by_expert must hold names of operands, got None"):
+            fo.GroupedLinear([fo.Bias("b")], by_expert=None)
+        with raises(TypeError, "interleaved must be True or False, got 'no'"):
+            fo.GroupedLinear([fo.Gate("up")], halves="up", interleaved="no")
         with raises(ValueError, "cannot be named 'offsets'"):
             fo.GroupedLinear([fo.Bias("offsets")])

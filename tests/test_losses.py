@@ -399,6 +399,10 @@ def test_calls_that_are_refused():
             ROWS(x, target=labels.to(dtype))
     with raises(TypeError, "operand 'target' is missing"):
         ROWS(x)
+    with raises(TypeError, "CrossEntropy takes one positional argument", "got 2", "target=..."):
+        ROWS(x, labels)
+    with raises(TypeError, "dim must be one int, got (0, 1)"):
+        ROWS(x, target=labels + 5, dim=(0, 1))
     with raises(TypeError, "got int; make one with torch.as_tensor(target)"):
         ROWS(x, target=3)
     with raises(ValueError, "must have x's shape without the reduced dimension, (4,)"):

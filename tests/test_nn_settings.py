@@ -39,6 +39,46 @@ def test_true_is_no_number(name):
     assert type(getattr(module, setting)) is not bool
 
 
+REPLICATED = [
+    fo.nn.LayerNorm(8),
+    fo.nn.RMSNorm(8),
+    fo.nn.GroupNorm(2, 4),
+    fo.nn.ResidualLayerNorm(8),
+    fo.nn.Linear(8, 6, activation="gelu"),
+    fo.nn.MLP(8, 6, activation="gelu"),
+]
+
+
+@pytest.mark.parametrize("module", REPLICATED, ids=lambda module: type(module).__name__)
+def test_a_replica_of_data_parallel(module):
+    """As torch.nn.parallel.replicate makes one: its parameters are set one after another."""
+    originals = [*module.modules()]
+    replicas = {one: one._replicate_for_data_parallel() for one in originals}
+    for one, replica in replicas.items():
+        for name, child in one.named_children():
+            setattr(replica, name, replicas[child])
+        for name, parameter in one.named_parameters(recurse=False):
+            setattr(replica, name, 2 * parameter)
+    x = torch.randn(2, 4, 8)
+    both = (x, x) if "Residual" in type(module).__name__ else (x,)
+    twice = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in twice.parameters():
+            parameter.mul_(2)
+    assert torch.equal(replicas[module](*both), twice(*both))
+
+
+def test_an_activation_may_change():
+    block, x = fo.nn.MLP(8, 6, activation="gelu"), torch.randn(2, 8)
+    block.activation = "silu"
+    other = fo.nn.MLP(8, 6, activation="silu")
+    other.load_state_dict(block.state_dict())
+    assert torch.equal(block(x), other(x))
+    assert repr(block) == repr(other)
+    with raises(TypeError, "MLP: activation must be a functor, its name or None, got 'swish'"):
+        block.activation = "swish"
+
+
 def test_bytes_are_no_float():
     fo.nn.LinearCrossEntropyLoss(8, 100, memory=1)
     with raises(TypeError, "memory must be an int", "1.0"):
@@ -55,8 +95,8 @@ def test_bytes_are_no_float():
         (fo.nn.GroupNorm(2, 8), "num_groups", 0),
         (fo.nn.ResidualRMSNorm(8), "alpha", "a b"),
         (fo.nn.AttentionSoftmax(), "window", 1.5),
-        (fo.nn.Linear(8, 8), "activation", "gelu"),
-        (fo.nn.MLP(8, 16, activation=fo.GELU()), "activation", "gelu"),
+        (fo.nn.Linear(8, 8), "activation", "swish"),
+        (fo.nn.MLP(8, 16, activation=fo.GELU()), "activation", "swish"),
     ],
     ids=lambda one: type(one).__name__,
 )

@@ -593,12 +593,15 @@ def test_shapes_without_contents():
     [
         (([],), "patch: model must be a torch.nn.Module, got list"),
         ((nn.Linear(2, 2), [3]), "patch: skip must hold classes and names, got 3"),
+        ((nn.Linear(2, 2), None), "patch: skip must hold classes and names, got None"),
     ],
 )
 def test_arguments(arguments, said):
     model, *skip = arguments
     with pytest.raises(TypeError, match=said):
         fo.patch(model, skip=skip[0] if skip else ())
+    with pytest.raises(TypeError, match="patch: attention must be True or False, got 'fused'"):
+        fo.patch(nn.Linear(2, 2), attention="fused")
     if not skip:
         with pytest.raises(TypeError, match="unpatch: model must be"):
             fo.unpatch(model)

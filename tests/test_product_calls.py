@@ -327,7 +327,16 @@ def refused(device):
             (ValueError, ("w must have shape (N, 16)", "pass w.mT"), lambda: bias(x, w.mT)),
             (ValueError, ("w must have shape (N, 16)",), lambda: bias(x, w[0])),
             (ValueError, ("x must have shape", "x[None]"), lambda: bias(x[0, 0, 0], w)),
-            (TypeError, ("w must have x's dtype", "autocast"), lambda: bias(x, w.half())),
+            (
+                TypeError,
+                ("w must have x's dtype", ".to(torch.float32)", "autocast"),
+                lambda: bias(x, w.half()),
+            ),
+            (
+                ValueError,
+                ("reads position(-3)", "x has 2 dimensions"),
+                lambda: fo.Linear([fo.Gather("t", "i")])(x[0], w, t=w, i=x.new_zeros(1).long()),
+            ),
             (
                 TypeError,
                 ("w must have x's dtype",),

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations as text: read back as they were, in this process and without it."""
 
+import gc
 import sys
 import types
+import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +37,65 @@ def test_what_is_read_is_what_was_spelled(op):
     again = spelling._read(op.text)  # as where there is no such op
     assert again == op
     assert again.text == op.text
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), np.int64(2)], ids=repr)
+def test_numbers_of_numpy_are_those_of_python(number):
+    """Their repr names numpy, which whoever reads a declaration does not know."""
+    one, other = (
+        fo.LayerNorm(load=[fo.Residual("r", alpha=alpha), softcap(alpha)], eps=alpha)
+        for alpha in (number, number.item())
+    )
+    assert one == other == spelling._read(one.text)
+    assert one.text == other.text
+    whole = {"ignore_index": np.int64(3), "memory": np.int64(64)}
+    assert repr(fo.LinearCrossEntropy(**whole)) == repr(
+        fo.LinearCrossEntropy(ignore_index=3, memory=64)
+    )
+
+
+def test_functors_of_modules_of_the_package(monkeypatch):
+    """A process that reads a declaration need not have imported the module that made it."""
+    text = fo.nn.Experts(2, 4, 4, bias=True).op().epilogue.text
+    assert "fusedops.nn.expert_form" in text
+    monkeypatch.setattr(fo.nn, "expert_form", fo.nn.expert_form)
+    monkeypatch.delitem(sys.modules, "fusedops.nn.expert_form")
+    monkeypatch.setattr(spelling, "_classes", weakref.WeakValueDictionary())
+    assert spelling._read.__wrapped__(text).text == text
+
+
+@fo.functor
+def blended(x, by):
+    return x + torch.tanh(x) * torch.tensor(2.0) / by
+
+
+def test_a_functor_is_made_where_a_compiler_traces():
+    """As where a saved program is compiled, whose process has not seen the functor."""
+    x, op = torch.randn(3, 4), fo.Map(load=[blended(1.25)])
+    text, want = op.text, op(x)
+    del op
+    gc.collect()
+    spelling._read.cache_clear()
+    blended.derived.clear()
+
+    def program(x):
+        forward = torch.ops.fusedops.forward.default
+        return forward(x, [x], ["x"], [], None, None, text, [1], x.dtype, False)[0]
+
+    assert torch.equal(torch.compile(program, fullgraph=True, backend="aot_eager")(x), want)
+
+
+def test_a_functor_is_made_under_a_transform_or_a_device():
+    x = torch.randn(3, 4)
+
+    def loss(x):
+        return fo.Map(load=[blended(2.5)]).unfused(x).sum()
+
+    grad = 1 + (1 - x.tanh() ** 2) * 2 / 2.5
+    torch.testing.assert_close(torch.func.grad(loss)(x), grad)
+    with torch.device("meta"):
+        op = fo.Map(load=[blended(2.75)])
+    torch.testing.assert_close(op(x), x + x.tanh() * 2 / 2.75)
 
 
 def test_an_op_that_is_there_is_taken():

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 #: The option of a call, by the name that other libraries have for it.
 _OPTIONS = {"axis": "dim", "axes": "dim", "seed": "generator", "rng": "generator"}
 
+#: The operand of a call, by the names that other libraries have for it.
+_OPERANDS = dict.fromkeys(
+    ("counts", "offs", "group_sizes", "batch_sizes", "tokens_per_expert"), "offsets"
+)
+
 #: Functors that may stand only in the load of an op that has masks, and where rows are scores.
 _MASKS = ("Mask", "Causal", "Window", "Lengths")
 _SCORES = "Alibi"
@@ -41,6 +46,8 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     `likeness` is near 1 where there are many names, of which one is always a little alike.
     """
     lower = {one.lower(): one for one in known}
+    if (meant := _OPERANDS.get(name)) in lower:
+        return f"; did you mean {meant!r}?"
     found = difflib.get_close_matches(name.lower(), lower, 1, likeness)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 

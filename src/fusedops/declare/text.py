@@ -4,14 +4,17 @@
 
 The text is the declaration as it prints. Where the operator or a functor is not part of fusedops,
 the places of all classes follow after a ``#``, with a digest of the C++ that each means. Reading
-evaluates, imports and unpickles nothing: what is not a known class with plain values is refused.
+evaluates and unpickles nothing, and imports no module but those of fusedops: what is not a known
+class with plain values is refused.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
+import importlib
 import sys
 import weakref
 from collections.abc import Iterator
@@ -157,10 +160,14 @@ def _class(name: str, order: Iterator[str], text: str) -> Any:
 
 
 def _find(name: str, place: str) -> Any:
-    """A class that is not part of fusedops, from a module that is imported already."""
+    """A class that is no shipped functor, from a module that is imported already or of fusedops."""
     module, _, path = place.partition("@")[0].partition(":")
     found: Any = _classes.get(place)
     if found is None:
+        package, *parts = module.split(".")
+        if package == __name__.partition(".")[0] and "__main__" not in parts:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
         found = sys.modules.get(module)
         for part in path.split("."):  # not getattr: a module's __getattr__ may import
             found = getattr(found, "__dict__", {}).get(part)

@@ -110,12 +110,20 @@ WANTED = (
         "fo.Matmul(store=[fo.Scale('scale'), fo.Causal()])",
     ),
     Wanted(
-        ("GroupedGEMM", "grouped_mm", "GroupedMM", "RaggedDot", "MoE"),
+        ("GroupedGEMM", "grouped_mm", "GroupedMM", "RaggedDot"),
         "rows that are sorted by expert are those of a GroupedLinear",
         "fusedops.GroupedLinear(store=[fusedops.Scale('router')])",
         "linear layers of experts",
         "how-to/products.md",
         "fo.GroupedLinear(store=[fo.Bias('b')], by_expert=['b'])",
+    ),
+    Wanted(
+        ("MoE", "MixtureOfExperts", "MoELayer", "SparseMoeBlock", "FusedMoE"),
+        "the experts that a router chose are a module",
+        "fusedops.nn.Experts(4, 16, 32)",
+        "experts that a router chose",
+        "how-to/products.md",
+        "fo.nn.Experts(4, 16, 32)",
     ),
     Wanted(
         ("SwiGLU", "GEGLU", "ReGLU", "GLU", "silu_and_mul", "gelu_and_mul"),
@@ -213,11 +221,6 @@ WANTED = (
         "fusedops.CrossEntropy(soft=True)",
     ),
     Wanted(("PReLU",), "it is a LeakyReLU", "fusedops.LeakyReLU('slope')"),
-    Wanted(
-        ("MixtureOfExperts", "MoELayer", "SparseMoeBlock", "FusedMoE"),
-        "the experts that a router chose are a module",
-        "fusedops.nn.Experts(4, 16, 32)",
-    ),
     Wanted(
         ("BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"),
         "its statistics are of columns over all rows, which no op here has; it is torch's",

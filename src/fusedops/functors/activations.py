@@ -379,7 +379,7 @@ class Gate(Named):
         super().__post_init__()
         for field, known in (("activation", tuple(ACTIVATIONS)), ("of", ("gate", "value"))):
             if getattr(self, field) not in known:
-                cure = "; any other activation is a functor of your own, by fusedops.functor"
+                cure = "; any other gate is a fusedops.functor of yours, such as f(x, up)"
                 raise ValueError(
                     f"Gate: {field} must be one of {', '.join(map(repr, known))}, got "
                     f"{shortened(getattr(self, field))}{cure if field == 'activation' else ''}"

@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import keyword
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_name",
     "check_stream",
     "is_finite",
+    "plain_number",
     "rounded",
     "shown",
 ]
@@ -93,13 +95,23 @@ def check_arguments(kind: type, given: Sequence[object], options: Mapping[str, o
 
 
 def is_finite(value: object) -> bool:
-    """Whether a constant is a number that a double can hold."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """Whether a constant is a number, numpy's among them, that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
         return math.isfinite(value)
     except OverflowError:  # an int beyond the largest double
         return False
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another type, numpy's say, as an int or a float, whose repr is read anywhere.
+
+    Anything else is returned as it is.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def rounded(value: float, compute: str) -> float:

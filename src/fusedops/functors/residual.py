@@ -18,6 +18,7 @@ from fusedops.functors.fields import (
     check_name,
     check_stream,
     is_finite,
+    plain_number,
     rounded,
     shown,
 )
@@ -69,6 +70,7 @@ class Residual(Functor):
         check_name(self, "residual", self.residual)
         if self.save is not None:
             check_stream(self, "save", self.save)
+        object.__setattr__(self, "alpha", plain_number(self.alpha))
         if isinstance(self.alpha, str):
             check_name(self, "alpha", self.alpha)
         elif isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)):

@@ -11,6 +11,7 @@ reads from outside may change later.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import traceback
@@ -126,8 +127,13 @@ def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool])
     while True:  # until nothing is found that the function has to be given
         placed = with_positions(function, len(integers), dims)
         one = _Function(title, placed, (*integers, *(True for _ in dims)), returns)
+        given = one, len(integers), tuple(dims)
         try:
-            return _trace(one, len(integers), tuple(dims))
+            if not _is_traced():
+                return _trace(*given)
+            # What a compiler or a transform has set is of its thread.
+            with concurrent.futures.ThreadPoolExecutor(1) as other:
+                return other.submit(_trace, *given).result()
         except NotGiven as missing:
             dims.append(missing.dim)
         except _NotFloating as found:
@@ -242,13 +248,19 @@ def _traced(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     kinds = (dtype, *(torch.int64 if whole else dtype for whole in integers))
-    samples = [torch.empty(shape, dtype=kind, device="cpu") for kind in kinds]
     # A table of one's own, though empty: by default torch makes x.detach() a plain view.
     maker = make_fx(
         function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True
     )
     with _plain_modes(), _explained(one.title):
-        return maker(*samples)
+        return maker(*[torch.empty(shape, dtype=kind) for kind in kinds])
+
+
+def _is_traced() -> bool:
+    """Whether a compiler, a transform of torch.func or a dispatch mode is at work."""
+    modes: int = torch._C._len_torch_dispatch_stack()
+    levels: int = torch._C._functorch.get_dynamic_layer_stack_depth()
+    return modes + levels > 0 or torch._guards.TracingContext.try_get() is not None
 
 
 def _check_result(one: _Function, result: Any, shape: Sequence[int]) -> None:
@@ -268,6 +280,7 @@ def _check_result(one: _Function, result: Any, shape: Sequence[int]) -> None:
 def _plain_modes() -> Any:
     """A context in which no mode of the surrounding program has an effect on the trace."""
     with (
+        torch.device("cpu"),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),

@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedops.errors import IN_COMPILED_CODE, UnsupportedError, check_flag, shortened
 from fusedops.functors.base import Functor
 from fusedops.functors.definition import VALUE, Definition, define
-from fusedops.functors.fields import check_name
+from fusedops.functors.fields import check_name, plain_number
 from fusedops.functors.hardware_tanh import InSteps, with_hardware_tanh
 from fusedops.functors.operands import Operand, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
@@ -54,7 +54,8 @@ class UserFunctor(Functor):
                 f"{title}: {error}; name an operand for each of {title}{self.parameters}"
             ) from None
         bound.apply_defaults()
-        for parameter, argument in bound.arguments.items():
+        for parameter, given in bound.arguments.items():
+            argument = bound.arguments[parameter] = plain_number(given)
             if isinstance(argument, (bool, int, float)) and self._takes_numbers():
                 if math.isnan(argument):
                     raise ValueError(f"{title}: {parameter} must be a number, got NaN")

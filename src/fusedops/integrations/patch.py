@@ -268,7 +268,7 @@ def patch(
         What was done: print it for a table. As a context manager it undoes it at the end.
 
     Raises:
-        TypeError: model is no module, loss no bool, or skip holds something else.
+        TypeError: model is no module, attention or loss no bool, or skip holds something else.
         ImportError: attention is True, and transformers cannot be imported.
         ValueError: attention or loss is True, and there is no model of transformers; or a name in
             skip is none of a module.
@@ -288,7 +288,9 @@ def patch(
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
     check_flag("patch", "loss", loss)
-    if isinstance(skip, (str, type)):
+    if attention is not None:
+        check_flag("patch", "attention", attention)
+    if isinstance(skip, (str, type)) or not isinstance(skip, Collection):
         skip = (skip,)
     for each in skip:
         if not isinstance(each, (str, type)):

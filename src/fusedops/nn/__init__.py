@@ -8,7 +8,7 @@ and by which operands a call gives. Equal choices share one declaration in the w
 with it the plans of its kernels. `op(...)` of a module returns it, to be printed, explained or
 called.
 
-May import: errors, functors, declare, bind, ops, group_norm, product.
+May import: errors, functors, declare, bind, torch_ops, ops, group_norm, product.
 """
 
 import sys

@@ -61,6 +61,12 @@ class Declares(nn.Module):
             self._declare()
             raise
 
+    def _replicate_for_data_parallel(self) -> Any:
+        """A replica for `torch.nn.DataParallel`, which sets its parameters one after another."""
+        replica: Any = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._settled = False  # it has the declarations already
+        return replica
+
     def __prepare_scriptable__(self) -> Any:
         """Refuse `torch.jit.script`, which asks for this and compiles no call of an op."""
         raise UnsupportedError(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fusedops.errors import check_flag, shortened
+from fusedops.functors.activations import ACTIVATIONS
 from fusedops.functors.operands import IDS
 from fusedops.nn.base import Declares, check_dtype, check_finite
 from fusedops.nn.expert_form import (
@@ -23,6 +24,7 @@ from fusedops.nn.expert_form import (
 )
 from fusedops.product import GroupedLinear
 from fusedops.product.routing import check_experts
+from fusedops.torch_ops.tracing import check_transforms
 
 #: The names of gate, up and down of a single expert, in checkpoints.
 _NAMES_OF_SINGLE = (("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj"))
@@ -106,10 +108,11 @@ class Experts(Declares):
         for name, flag in flags.items():
             check_flag("Experts", name, flag)
         check_dtype("Experts", dtype)
-        if not isinstance(activation, str):
-            raise TypeError(
-                f"Experts: activation must be a word, got {shortened(activation)}; declare two "
-                "fusedops.GroupedLinear with a functor of your own"
+        if activation not in (words := (*ACTIVATIONS, "clamped")):
+            raise (ValueError if isinstance(activation, str) else TypeError)(
+                f"Experts: activation must be one of {', '.join(map(repr, words))}, got "
+                f"{shortened(activation)}; with a functor of your own declare two "
+                "fusedops.GroupedLinear"
             )
         self.form = ExpertsForm(
             None if activation == "clamped" else activation,
@@ -206,6 +209,12 @@ class Experts(Declares):
         self._ops = self.form.layers()
 
     def _run(self, hidden_states: Tensor, index: Tensor, weights: Tensor, unfused: bool) -> Tensor:
+        tensors = {"hidden_states": hidden_states, "top_k_index": index, "top_k_weights": weights}
+        for name, one in tensors.items():
+            if not isinstance(one, Tensor):
+                raise TypeError(f"Experts: {name} must be a tensor, got {type(one).__name__}")
+        if not unfused:
+            check_transforms("Experts")
         given = parameters_of(self)
         features = hidden_states.shape[-1]
         wanted = given.gate_up.shape[-2:][0 if self.form.transposed else -1]
@@ -222,10 +231,10 @@ class Experts(Declares):
                 f"tokens, got {index.dtype} of shape {tuple(index.shape)}; torch.topk gives "
                 "weights first, then these"
             )
-        if weights.shape != index.shape:
+        if weights.shape != index.shape or not weights.is_floating_point():
             raise ValueError(
-                f"Experts: top_k_weights must have the shape of top_k_index, {tuple(index.shape)}, "
-                f"got {tuple(weights.shape)}"
+                "Experts: top_k_weights must have floating numbers and the shape of top_k_index, "
+                f"{tuple(index.shape)}, got {weights.dtype} of shape {tuple(weights.shape)}"
             )
         check_experts(index, given.gate_up.shape[0])
         chosen = index.reshape(-1, choices)

@@ -117,7 +117,7 @@ class Linear(Declares, nn.Linear):
         check_flag("Linear", "bias", bias)
         check_dtype("Linear", dtype)
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation = check_activation("Linear", activation)
+        self.activation: Functor | str | None = activation
         self.p = check_probability("Linear", p)
         self._settle()
 
@@ -160,8 +160,9 @@ class Linear(Declares, nn.Linear):
         bias = None if self.bias is None else "bias"
         p = "p" if acts(self.p) else None
         self._ops: dict[bool, product.Linear] = {}
+        activation = self.__dict__["activation"] = check_activation("Linear", self.activation)
         for residual in (False, True):
-            store = tuple(tail(bias, self.activation, p, "residual" if residual else None))
+            store = tuple(tail(bias, activation, p, "residual" if residual else None))
             settings = ("Linear", store)
             self._ops[residual] = shared.get(settings) or product.Linear(store)
             shared[settings] = self._ops[residual]
@@ -255,7 +256,7 @@ class MLP(Declares):
         outer = in_features if out_features is None else out_features
         self.linear1 = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.linear2 = nn.Linear(hidden_features, outer, bias, device, dtype)
-        self.activation = check_activation("MLP", activation)
+        self.activation: Functor | str | None = activation
         self.p = check_probability("MLP", p)
         self.p_hidden = check_probability("MLP", p_hidden)
         self._settle()
@@ -311,7 +312,8 @@ class MLP(Declares):
         self._biased = self.linear1.bias is not None, self.linear2.bias is not None
         names = [name if there else None for name, there in zip(_BIASES, self._biased, strict=True)]
         p_hidden, p = "p_hidden" if acts(self.p_hidden) else None, "p" if acts(self.p) else None
-        hidden = tuple(tail(names[0], self.activation, p_hidden, None))
+        activation = self.__dict__["activation"] = check_activation("MLP", self.activation)
+        hidden = tuple(tail(names[0], activation, p_hidden, None))
         self._ops: dict[bool, product.MLP] = {}
         for residual in (False, True):
             store = tuple(tail(names[1], None, p, "residual" if residual else None))

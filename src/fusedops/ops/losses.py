@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusedops.declare.operator import Statistic
 from fusedops.errors import check_flag, shortened
-from fusedops.functors import Functor, Role, is_finite
+from fusedops.functors import Functor, Role, is_finite, plain_number
 from fusedops.functors.operands import IDS
 from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp
@@ -69,7 +69,6 @@ class CrossEntropy(LossOfParts, RowOp):
             backward pass: torch raises an error if something does, as after any operation in place.
             In compiled code, of a DTensor, and where elements of x share memory, the gradient has
             memory of its own all the same. False by default.
-
         soft: Whether the target is a tensor that broadcasts against x, with a weight p_j for each
             class, a probability most often: ``loss = sum_j p_j (lse - v_j)``. It has no gradient.
             No row is ignored then, and the mean is over all. False by default.
@@ -130,8 +129,8 @@ class CrossEntropy(LossOfParts, RowOp):
                 f"{name}: reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got "
                 f"{shortened(reduction)}"
             )
-        whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
-        if not whole or not -(2**63) <= ignore_index < 2**63:
+        ignored = plain_number(ignore_index)
+        if type(ignored) is not int or not -(2**63) <= ignored < 2**63:
             raise TypeError(
                 f"{name}: ignore_index must be an int of 64 bits, got {shortened(ignore_index)}"
             )
@@ -145,25 +144,20 @@ class CrossEntropy(LossOfParts, RowOp):
                 f"{name}: z_loss must be a finite number >= 0, got {shortened(z_loss)}"
             )
         constants: dict[str, Any] = {
-            "ignore_index": ignore_index,
+            "ignore_index": ignored,
             "label_smoothing": float(label_smoothing),
             "z_loss": float(z_loss),
             "reduction": reduction,
         }
         wanted = {"lse": lse, "log_prob": log_prob, "entropy": entropy, "largest": largest}
         wanted.update(correct=correct, inplace=inplace, soft=soft)
-        constants.update(
-            {key: True for key, one in wanted.items() if check_flag(type(self).__name__, key, one)}
-        )
+        constants.update({key: True for key, one in wanted.items() if check_flag(name, key, one)})
         self.in_place = "inplace" in constants
         self.soft = "soft" in constants
         if self.soft:
             self.row_roles = {"target": Role.VALUE}
-            for key in ("log_prob", "correct"):
-                if key in constants:
-                    raise ValueError(
-                        f"{name}: {key} is that of a class; leave it out with soft=True"
-                    )
+            for key in constants.keys() & {"log_prob", "correct"}:
+                raise ValueError(f"{name}: {key} is that of a class; leave it out with soft=True")
         self.kept = 2 + (constants["label_smoothing"] > 0) + ("entropy" in constants) + self.soft
         super().__init__(load, store, **constants)
         self._rows: CrossEntropy | None = None
@@ -189,7 +183,12 @@ class CrossEntropy(LossOfParts, RowOp):
         """The floating operands without a gradient: weights of classes among them."""
         return super().undifferentiated.union(["target"] * self.soft)
 
-    def __call__(self, x: Tensor, /, **arguments: Any) -> Result:
+    def __call__(self, x: Tensor, /, *others: Any, **arguments: Any) -> Result:
+        if others:
+            raise TypeError(
+                f"{self.name} takes one positional argument, the tensor x, got {1 + len(others)}; "
+                "the target, operands and options are given by keyword: target=..."
+            )
         target: Any = arguments.get("target")
         plain = type(target) is Tensor and type(x) in (Tensor, torch.nn.Parameter)
         plain = plain and target.device.type == "cpu"
@@ -226,11 +225,11 @@ class CrossEntropy(LossOfParts, RowOp):
 
     def _check_range(self, x: Tensor, target: Tensor, dim: Any) -> None:
         """Raise IndexError for a target that is no class, where that is known at no cost."""
-        at = dim[0] if isinstance(dim, (tuple, list)) and dim else -1 if dim is None else dim
-        if not isinstance(at, int) or not -x.dim() <= at < x.dim() or target.dtype not in IDS:
-            return  # an error of the call's own
-        if target.numel() == 0:
-            return
+        one = isinstance(dim, (tuple, list)) and len(dim) == 1
+        at = dim[0] if one else -1 if dim is None else dim
+        fits = isinstance(at, int) and -x.dim() <= at < x.dim() and target.dtype in IDS
+        if not fits or target.numel() == 0:
+            return  # an error of the call's own, or nothing to look at
         least, most = target.aminmax()
         if least.item() >= 0 and most.item() < x.shape[at]:
             return

@@ -279,7 +279,7 @@ class ProductOp(CalledOp):
 
     def check_broadcast(self, epilogue: Epilogue, z: Tensor, arguments: Mapping[str, Any]) -> None:
         """Raise the error of an operand that does not fit, in words that know no x."""
-        given = {key: arguments.get(key) for key in epilogue.slots}
+        given = {key: arguments.get(key) for key in epilogue.slots if key not in epilogue.tables}
         check_broadcast(epilogue.name, "the product", z.shape, given)
 
     def _repr_html_(self) -> str:

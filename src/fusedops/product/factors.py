@@ -125,14 +125,16 @@ def check_factors(
     eight_bits = eight_bits and all(of_eight_bits(one) for one in factors)
     for key, value in zip(keys, factors, strict=True):
         if not isinstance(value, Tensor):
-            cure = (
-                f"a call is op({', '.join(keys)}, ...), these by position, operands and options "
-                "by name"
-            )
+            cure = f"a call is op({', '.join(keys)}, ...), these by position, all else by name"
+            several = isinstance(value, (list, tuple, torch.nn.ParameterList))
             if isinstance(value, torch.fx.Proxy):
                 cure = IN_SYMBOLIC_TRACE
+            elif several and isinstance(next(iter(value), None), Tensor):
+                cure = f"make one with torch.stack([*{key}])"
             elif hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
                 cure = f"make one with torch.as_tensor({key})"
+            elif isinstance(getattr(value, "weight", None), Tensor):
+                cure = f"pass {key}.weight"
             raise TypeError(
                 f"{name}: {key} must be a torch.Tensor, got {type(value).__name__}; {cure}"
             )
@@ -158,7 +160,8 @@ def check_factors(
         elif value.dtype is not kind.dtype and not _casts(kind):
             raise TypeError(
                 f"{name}: {key} must have {first}'s dtype {kind.dtype}, got {value.dtype}; convert "
-                f"it with {key}.to({first}.dtype), or call the op under torch.autocast"
+                f"it with {key}.to({first}.dtype), the module that has it with "
+                f".to({kind.dtype}), or call the op under torch.autocast"
             )
 
 

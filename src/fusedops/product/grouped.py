@@ -13,6 +13,7 @@ from torch import Tensor
 from fusedops import _runtime
 from fusedops._runtime import Delegate, Plan
 from fusedops.declare.interactive import CallSignature
+from fusedops.errors import check_flag, shortened
 from fusedops.explain.report import ProductExplanation
 from fusedops.functors import Functor, Role
 from fusedops.generate.target import Target
@@ -68,10 +69,11 @@ class GroupedLinear(SingleProduct):
     One kernel multiplies 16-bit factors on sm_90 and runs the functors, and writes the product too
     where its gradient reads it; one without functors makes the gradient of x
     (docs/explanation/products.md has the conditions, and `explain` the reason). Else the product is
-    torch's `grouped_mm`, and one kernel of the functors follows. Of float64, or where torch has no
-    grouped product, there is a product for each group, and the host reads the offsets; that of
-    float16 and float32 on a GPU reads them in torch. One kernel, and products of bfloat16 on a GPU,
-    can be captured. torch copies w and x unless their rows begin at multiples of 16 bytes.
+    torch's `grouped_mm`, and one kernel of the functors follows. Of float64, under torch.func, or
+    where torch has no grouped product, there is a product for each group, and the host reads the
+    offsets; that of float16 and float32 on a GPU reads them in torch. One kernel, and products of
+    bfloat16 on a GPU, can be captured. torch copies w and x unless their rows begin at multiples of
+    16 bytes.
 
     Args:
         store: The functors applied to the product, in order; none by default.
@@ -84,7 +86,8 @@ class GroupedLinear(SingleProduct):
         TypeError: store holds something that is no functor, or an argument is unknown. A call: a
             factor is no floating tensor, or they have two dtypes, or offsets are no integers.
         ValueError: A functor has no meaning in a STORE, or by_expert or halves names no operand of
-            it. A call: a shape or a device does not fit, or, on a CPU, offsets decrease or leave x.
+            it. A call: a shape or a device does not fit, or, on a CPU and not in compiled code,
+            offsets decrease or leave x.
 
     >>> import torch, fusedops as fo
     >>> op = fo.GroupedLinear(store=[fo.Bias("b"), fo.Scale("router")], by_expert=["b"])
@@ -110,6 +113,11 @@ class GroupedLinear(SingleProduct):
         halves: str | None = None,
         interleaved: bool = False,
     ) -> None:
+        if not isinstance(by_expert, Iterable):
+            raise TypeError(
+                f"{self.title}: by_expert must hold names of operands, got {shortened(by_expert)}"
+            )
+        check_flag(self.title, "interleaved", interleaved)
         names = (by_expert,) if isinstance(by_expert, str) else tuple(by_expert)
         said = {"by_expert": names, "halves": halves, "interleaved": interleaved}
         self.by_expert, self.halves, self.interleaved = names, halves, interleaved
@@ -250,6 +258,7 @@ class GroupedLinear(SingleProduct):
     def run_unfused(self, first: Tensor, second: Tensor, arguments: dict[str, Any]) -> Any:
         """Run a call whose factors have been checked as torch operations."""
         check_groups(self, first, second, arguments)
+        check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
         return self.run_apart(first, second, way="unfused", **arguments)
 
     def explain(
@@ -264,6 +273,7 @@ class GroupedLinear(SingleProduct):
         """
         first, second = self.given((first, second), arguments)
         check_groups(self, first, second, arguments)
+        check_offsets(self.name, arguments[OFFSETS], first.shape[0], second.shape[0])
         choice = self.choice(first, second, arguments)
         del arguments[OFFSETS]
         return explain_groups(self, self.by_expert, first, second, arguments, choice)

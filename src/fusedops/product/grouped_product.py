@@ -20,6 +20,7 @@ from fusedops.product.grouped_plain import without_store
 from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
+from fusedops.torch_ops.tracing import is_transformed
 
 __all__ = [
     "by_torch",
@@ -82,6 +83,8 @@ def grouped_product(
             that nobody reads: then autograd gets to know what it is.
         unfused: Whether torch multiplies, in the gradient too.
     """
+    if _in_transform(x, w):
+        return _in_turn(x, w.mT, ends)
     result: Tensor = _Product.apply(x, w, ends, unfused, [] if made is None else [made])
     return result
 
@@ -117,13 +120,37 @@ def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
 
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
     """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
-    result: Tensor = _Rows.apply(table.reshape(table.shape[0], -1), ends, rows)
+    table = table.reshape(table.shape[0], -1)
+    if _in_transform(table):
+        return table.index_select(0, group_of_rows(ends, rows))
+    result: Tensor = _Rows.apply(table, ends, rows)
     return result
 
 
 def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
     """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
+    if _in_transform(rows):
+        group = group_of_rows(ends, rows.shape[0])
+        return rows.new_zeros(ends.shape[0], rows.shape[1]).index_add(0, group, rows)
     result: Tensor = _Sums.apply(rows, ends)
+    return result
+
+
+def _in_transform(*tensors: Tensor) -> bool:
+    """Whether torch is to see its own calls alone: vmap and jvp know no function of ours.
+
+    A vectorized backward pass is known by its tensors.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return is_transformed() or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+
+
+def _outer(a: Tensor, b: Tensor, ends: Tensor, unfused: bool = False) -> Tensor:
+    """``a[group].T @ b[group]`` for each group, zeros for one of no rows."""
+    if _in_transform(a, b):
+        return _in_turn(a.mT, b, ends)
+    result: Tensor = _Outer.apply(a, b, ends, unfused)
     return result
 
 
@@ -147,7 +174,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, w, ends = ctx.saved_tensors
         dx = None if w is None else grouped_product(dz, w.mT, ends, unfused=ctx.unfused)
-        dw = None if x is None else _Outer.apply(dz, x, ends, ctx.unfused)
+        dw = None if x is None else _outer(dz, x, ends, ctx.unfused)
         return dx, dw, None, None, None
 
 
@@ -170,7 +197,7 @@ class _ProductOfTokens(torch.autograd.Function):
         rows, w, *tensors = ctx.saved_tensors
         way = Route(*tensors)
         dx = None if w is None else _SummedProduct.apply(dz, w.mT, way, ctx.tokens)
-        dw = None if rows is None else _Outer.apply(dz, rows, way.ends, False)
+        dw = None if rows is None else _outer(dz, rows, way.ends)
         return dx, dw, None, None, None
 
 
@@ -197,7 +224,7 @@ class _SummedProduct(torch.autograd.Function):
         way = Route(*tensors)
         rows = dispatch(dy, way)
         dh = None if w is None else grouped_product(rows, w.mT, way.ends)
-        dw = None if h is None else _Outer.apply(rows, h, way.ends, False)
+        dw = None if h is None else _outer(rows, h, way.ends)
         return dh, dw, None, None
 
 
@@ -236,7 +263,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, each: Tensor) -> tuple[Tensor, None, None]:
         (ends,) = ctx.saved_tensors
-        return _Sums.apply(each, ends), None, None
+        return sums_of_groups(each, ends), None, None
 
 
 class _Sums(torch.autograd.Function):
@@ -255,7 +282,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, sums: Tensor) -> tuple[Tensor, None]:
         (ends,) = ctx.saved_tensors
-        return _Rows.apply(sums, ends, ctx.rows), None
+        return rows_of_groups(sums, ends, ctx.rows), None
 
 
 def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
@@ -269,7 +296,7 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     Returns:
         Of shape (T, N), or (E, M, N).
     """
-    if not a.numel() or not b.numel():
+    if not a.numel() or not b.numel() or (a.is_meta and not by_torch(a.dtype)):
         lead = () if b.dim() == 3 else (ends.shape[0],)
         return a.new_zeros((*lead, a.shape[0], b.shape[-1]))
     if by_torch(a.dtype):
@@ -282,6 +309,11 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
             f"GroupedLinear: products of {a.dtype} run group by group, of sizes that the host has "
             "to read, which no CUDA graph can capture; capture bfloat16"
         )
+    return _in_turn(a, b, ends)
+
+
+def _in_turn(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """As `_multiplied`, by a product for each group, whose sizes the host reads."""
     begin, made = 0, []
     for group, end in enumerate(ends.tolist()):
         if b.dim() == 3:

@@ -75,7 +75,9 @@ class GroupedTraining:
         """
         tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
         modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-        if modes or is_transformed() or not are_plain(tensors) or not wants_gradient(tensors):
+        if modes or x.is_meta or is_transformed():
+            return None
+        if not are_plain(tensors) or not wants_gradient(tensors):
             return None
         arguments = {**arguments, OFFSETS: way.offsets}
         self._op.check(rows, w)
@@ -93,7 +95,8 @@ class GroupedTraining:
         if empty or op.alone(first, arguments) or arguments.get("out") is not None:
             return op.run_apart(first, second, **arguments)
         made, z = self._made(first, second, arguments)
-        if made is None and op.halves is None:
+        lacking = op.halves and op.epilogue.lacking({**arguments, op.halves: first})
+        if made is None and (op.halves is None or lacking):
             return op.run_apart(first, second, **arguments)
         dtype = factor_dtype(first)
         x, w = first.to(dtype), as_factor(second, dtype)

@@ -27,7 +27,7 @@ from fusedops.declare.operator import own_operators
 from fusedops.declare.text import spell
 from fusedops.errors import UNFUSED, UnsupportedError, shortened
 from fusedops.explain.report import ProductExplanation
-from fusedops.functors import Functor
+from fusedops.functors import Functor, plain_number
 from fusedops.functors.operands import IDS
 from fusedops.jit.lock import guard
 from fusedops.ops.loss_parts import constants_of_part
@@ -155,7 +155,8 @@ class LinearCrossEntropy(Op):
                 inplace=True,
                 **options,
             )
-        if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool)):
+        memory = plain_number(memory)
+        if memory is not None and type(memory) is not int:
             raise TypeError(
                 f"{self.title}: memory must be an int, a number of bytes, or None for the least, "
                 f"got {shortened(memory)}"

@@ -122,9 +122,11 @@ def explain_product(
                 "(docs/explanation/products.md has the bound)"
             )
         again = f"the product, which the STORE's gradient reads; to multiply again is {flops} flops"
-        for one in store.kept:
-            is_product = one.name == "x"  # of the kernel after it
-            kept.append(Kept("z", again, one.bytes, one.bytes) if is_product else one)
+        parts = [one for one in store.kept if one.name in ("x", *op.of_product)]
+        if parts:
+            held = sum(one.bytes for one in parts)
+            kept.append(Kept("z", again, held, held))
+        kept += [one for one in store.kept if one not in parts]
     steps = [_of_z(store.backward)] if store is not None and store.backward else []
     if wanted:
         steps.append(f"{counted(len(wanted), 'product')} for {' and '.join(wanted)}")

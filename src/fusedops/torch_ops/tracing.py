@@ -174,7 +174,7 @@ def _flat(part_of: Any, dims: list[int] | None) -> list[int]:
 
 def check_transforms(name: str) -> None:
     """Raise UnsupportedError inside of what does not see into a fused kernel."""
-    if is_transformed() or forward_ad._current_level >= 0:
+    if is_transformed():
         raise UnsupportedError(
             f"{name}: torch.func transforms (vmap, grad, jvp) and forward-mode derivatives do not "
             f"see into a fused kernel; under them use {UNFUSED}"
@@ -182,8 +182,9 @@ def check_transforms(name: str) -> None:
 
 
 def is_transformed() -> bool:
-    """Whether this is inside vmap, grad or jvp."""
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+    """Whether this is inside vmap, grad or jvp, or forward-mode derivatives are on."""
+    depth: int = torch._C._functorch.get_dynamic_layer_stack_depth()
+    return depth > 0 or forward_ad._current_level >= 0
 
 
 def is_exporting() -> bool:
