@@ -92,6 +92,26 @@ class TestValues:
         found, want = (step(call, experts, *routed(device)) for call in (experts, experts.unfused))
         assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(found, want, strict=True))
 
+    def test_unfused_asks_for_no_kernel(self, device, monkeypatch):
+        """Neither forward nor back, nor under a transform of functions."""
+
+        def none(*_given):
+            raise AssertionError("a kernel was asked for")
+
+        for name in ("routed", "copied_tokens", "summed_choices"):
+            monkeypatch.setattr(routing, name, none)
+        experts = made(device)
+        x, index, weight = routed(device)
+        found = step(experts.unfused, experts, x, index, weight)
+        (of_x,) = torch.func.jacrev(lambda x: experts.unfused(x, index, weight).sum()[None])(x)
+        assert torch.allclose(experts.unfused(x, index, weight), found[0])
+        with torch.no_grad():
+            y, moved = torch.func.jvp(
+                lambda x: experts.unfused(x, index, weight), (x,), (torch.ones_like(x),)
+            )
+        assert torch.allclose(y, found[0], atol=1e-5)
+        assert torch.allclose(moved.sum(), of_x.sum(), atol=1e-3)
+
     def test_twice_the_same_bits(self, device):
         experts = made(device, **FORMS["gpt-oss"])
         first, again = (step(experts, experts, *routed(device, tokens=300)) for _ in range(2))

@@ -376,7 +376,7 @@ def chosen_between(op, rows=16384, n=1024, h=4096, target=HOPPER, dtype=HALF, **
 class TestChoice:
     def test_one_kernel_where_it_was_measured_to_win(self):
         light, heavy = (fo.Linear(store=STORES[key]) for key in ("gelu", "saving"))
-        of_light, of_heavy = {"b": (1024,)}, {"b": (1024,), "p": 0.1, "r": (16384, 1024)}
+        of_heavy = {"b": (1024,), "p": 0.1, "r": (16384, 1024)}
         assert chosen(heavy, 16384, 1024, 1024, **of_heavy)[0] == "Together"
         for m, n, k, wanted in (
             (16384, 1024, 1024, "Together"),
@@ -394,12 +394,12 @@ class TestChoice:
             (256, 14336, 4096, None),
             (16384, 1024, 4104, None),  # not measured
         ):
-            name, why = chosen(light, m, n, k, **of_light)
+            name, why = chosen(light, m, n, k, b=(n,))
             assert name == wanted, (m, n, k)
             said = "faster than two" if wanted else "not faster"
             assert f"{said} (docs/explanation/products.md)" in why
         for m, k in ((16384, 1004), (16, 1028)):
-            name, why = chosen(light, m, 1024, k, **of_light)
+            name, why = chosen(light, m, 1024, k, b=(1024,))
             assert name is None
             assert "multiples of 8" in why
 

@@ -64,7 +64,8 @@ struct Handover {
     constexpr int kRegisters = kCols / kAcross / 2;
     const int lane = lane_of_warp();
     const int row = lane % 16, high = lane / 16;
-    // A warp whose turn it is not yet would take the phase before the last for the last one.
+    // The parity of `empty` alone is the same before the other warpgroup's sums are read, and before they are
+    // handed over.
     if constexpr (Tiling::kOneHandover) full->wait(parity ^ 1);
     empty->wait(parity ^ 1);
     FUSEDOPS_UNROLL

@@ -303,7 +303,9 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
       const Handover<Tiling> to(ring.scratch(), slot);
       handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine, to);
     } else {
-      set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
+      constexpr int kLeft = 512 - 2 * Tiling::kRegisters - kToProduce;
+      static_assert(kLeft >= 40, "a STORE needs some");
+      set_registers<Tiling, kLeft>();
       if constexpr (!kShares) store(0);
     }
     // One text for both, which may use no more registers than either has.

@@ -51,7 +51,8 @@ struct Tiling {
   /// Whether the sum of each stage is added to the others by additions of float32. Tensor cores keep no
   /// more than 14 bits of a sum of products of 8 bits, so it has the registers of a second one.
   static constexpr bool kPromotes = sizeof(Factor) == 1;
-  /// The registers of a thread that multiplies, and those of them that hold sums; the epilogue has the rest.
+  /// The registers of a thread that multiplies which hold sums, and all of them; the epilogue has the rest, of
+  /// which 192 sums leave little.
   static constexpr int kSums = (kPromotes ? 2 : 1) * kHalves * kTileN / 2;
   static constexpr int kRegisters = kSums + (kSums > 128 ? 32 : 40);
   static_assert(kSums <= 192 && kRegisters % 8 == 0, "as setmaxnreg takes them");

@@ -142,7 +142,7 @@ __device__ __forceinline__ void route_and_copy(const Index* group_of, const T* w
     const int token = i / packs, choice = first + token * of_token;
     const int64_t col = hidden(int64_t(i - token * packs) * W);
     const auto pack = read_input<W>(x + choice / of_token * apart + col);
-#pragma unroll 4
+#pragma unroll 1
     for (int j = 0; j < of_token; ++j) write(to + place[choice + j] * cols + col, pack);
   }
 }
@@ -187,9 +187,11 @@ __device__ __forceinline__ void sum_choices(const T* rows, int64_t apart, const 
     Pack<T, W> packs[kAtOnce];
     FUSEDOPS_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t choice = first + (begin + i < choices ? begin + i : choices - 1);
-      const int64_t row = place == nullptr ? choice : __ldg(place + choice);
-      packs[i] = read_input<W>(rows + row * apart + at.col);
+      if (begin + i < choices) {
+        const int64_t choice = first + begin + i;
+        const int64_t row = place == nullptr ? choice : __ldg(place + choice);
+        packs[i] = read_input<W>(rows + row * apart + at.col);
+      }
     }
     FUSEDOPS_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {

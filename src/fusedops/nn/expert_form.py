@@ -120,7 +120,8 @@ def run_experts(
     """
     up, down = form.layers()
     check_parameters(form, given, hidden_states.shape[-1])
-    found, router, rows = route(expert, weight, hidden_states, given.gate_up.shape[0])
+    experts = given.gate_up.shape[0]
+    found, router, rows = route(expert, weight, hidden_states, experts, unfused)
     of_up: dict[str, Tensor] = {}
     of_down: dict[str, Tensor] = {}
     (of_down if form.bias else of_up)["router"] = router
@@ -143,7 +144,7 @@ def run_experts(
         check_groups(down, hidden, weights[1], {"offsets": found.offsets})
         return summed_product(hidden, weights[1], found, hidden_states.shape[0])
     rows = calls[1](hidden, weights[1], offsets=found.offsets, **of_down)
-    return combine(rows, found, hidden_states.shape[0])
+    return combine(rows, found, hidden_states.shape[0], unfused)
 
 
 def check_parameters(form: ExpertsForm, given: Parameters, features: int) -> None:

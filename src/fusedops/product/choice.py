@@ -220,10 +220,11 @@ def features_of_sizes(
     covered = pairs * tile.cluster * tile.rows * tile.cols
     products = 1 if grouped else batches
     clusters = max(1, target.multiprocessors // tile.cluster)
-    large = [
-        isinstance(value, Tensor) and value.numel() > columns
+    added = epilogue.load[0].has_added if epilogue.load else None
+    read = [
+        value
         for name, value in arguments.items()
-        if name in epilogue.slots
+        if name in epilogue.slots and name != added and isinstance(value, Tensor)
     ]
     return ProductFeatures(
         rows=rows,
@@ -235,11 +236,12 @@ def features_of_sizes(
         filled_percent=100 * rows * columns // max(1, covered),
         copies=copies,
         masked=epilogue.masked,
-        reads=sum(large),
+        reads=sum(one.numel() > columns for one in read),
         writes=len(epilogue.outputs) - 1,
         draws=epilogue.dropouts > 0 and arguments.get("training") is not False,
         dtype=str(dtype).removeprefix("torch."),
         store=epilogue.text,
+        operands=len(read),
     )
 
 

@@ -55,7 +55,9 @@ def check_experts(index: Tensor, experts: int) -> None:
             )
 
 
-def route(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> tuple[Route, Tensor, Tensor]:
+def route(
+    expert: Tensor, weight: Tensor, x: Tensor, experts: int, unfused: bool = False
+) -> tuple[Route, Tensor, Tensor]:
     """Sort the choices of all tokens by expert, each expert's by token, and copy tokens to rows.
 
     Args:
@@ -64,13 +66,14 @@ def route(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> tuple[Rout
         weight: The weight of each choice, of the same shape.
         x: The tokens, of shape (tokens, n).
         experts: How many there are.
+        unfused: Whether torch's calls run, in the gradients too.
 
     Returns:
         The route; the weights in the order of the rows, below one another; and the rows, of shape
         (tokens * choices, n).
     """
     numbers, each = expert.reshape(-1), weight.reshape(-1, 1)
-    found = routed(numbers, each.detach().view(-1), x.detach(), experts)
+    found = None if unfused else routed(numbers, each, x, experts)
     if found is not None:
         order, place, offsets, sorted_weights, rows = found
         made = _Reorder.apply(each, order, place, [sorted_weights])
@@ -78,39 +81,49 @@ def route(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> tuple[Rout
     at_once = not torch.compiler.is_compiling() and numbers.shape[0] <= _SORTED_AT_ONCE
     if not at_once or numbers.dtype not in (torch.int32, torch.int64):
         # Few bits are sorted in few passes.
-        numbers = numbers.to(torch.int16 if experts < 2**15 else torch.int32)
+        few = torch.int16 if experts < 2**15 else torch.int32
+        numbers = numbers.clamp(-1, experts).to(few)
     ordered, order = torch.sort(numbers, stable=True)
     begins = torch.arange(experts + 1, dtype=numbers.dtype, device=order.device)
     offsets = torch.searchsorted(ordered, begins, out_int32=True)
     offsets[-1:].fill_(order.shape[0])
     at = torch.arange(order.shape[0], device=order.device)
     way = Route(order, torch.empty_like(order).scatter_(0, order, at), offsets)
-    return way, _Reorder.apply(each, order, way.place, []), dispatch(x, way)
+    sorted_weights = _run(_Reorder, each, order, way.place, [])
+    return way, sorted_weights, dispatch(x, way, unfused)
 
 
-def dispatch(x: Tensor, way: Route) -> Tensor:
+def dispatch(x: Tensor, way: Route, unfused: bool = False) -> Tensor:
     """Copy each token to its rows: (tokens, n) becomes (tokens * choices, n)."""
-    result: Tensor = _Dispatch.apply(x, way.order, way.place, [])
-    return result
+    return _run(_Dispatch, x, way.order, way.place, None if unfused else [])
 
 
-def combine(rows: Tensor, way: Route, tokens: int) -> Tensor:
+def combine(rows: Tensor, way: Route, tokens: int, unfused: bool = False) -> Tensor:
     """Sum the rows of each token, in the order of its choices, in float32 at least."""
-    result: Tensor = _Combine.apply(rows, way.order, way.place, tokens)
+    return _run(_Combine, rows, way.order, way.place, tokens, unfused)
+
+
+def _run(function: type[torch.autograd.Function], *given: Any) -> Tensor:
+    """Its result; under a function transform that of its torch calls, through which that sees."""
+    transformed = is_transformed() and not torch.compiler.is_compiling()
+    result: Tensor = function.forward(*given) if transformed else function.apply(*given)
     return result
 
 
-def sum_of_choices(rows: Tensor, tokens: int, place: Tensor | None = None) -> Tensor:
+def sum_of_choices(
+    rows: Tensor, tokens: int, place: Tensor | None = None, unfused: bool = False
+) -> Tensor:
     """Sum the rows of each token in the order of its choices.
 
     Args:
         rows: The rows.
         tokens: How many tokens there are.
         place: The row of each choice; None where the rows of a token follow one another.
+        unfused: Whether torch sums.
     """
     if rows.shape[0] == tokens and place is None:
         return rows
-    made = summed_choices(rows, place, tokens)
+    made = None if unfused else summed_choices(rows, place, tokens)
     if made is not None:
         return made
     if place is not None:  # faster than a bag of an embedding, though it is two kernels
@@ -122,24 +135,24 @@ class _Dispatch(torch.autograd.Function):
     """Row r is a copy of the token of choice ``order[r]``; each is copied equally often.
 
     The rows are in `made` if a kernel has made them: they are no input, or autograd would take them
-    for a view of one.
+    for a view of one. It is None where torch copies, and sums for the gradient.
     """
 
     @staticmethod
-    def forward(x: Tensor, order: Tensor, place: Tensor, made: list[Tensor]) -> Tensor:
+    def forward(x: Tensor, order: Tensor, place: Tensor, made: list[Tensor] | None) -> Tensor:
         if made:
             return made.pop()
-        rows = copied_tokens(x, place)
+        rows = None if made is None else copied_tokens(x, place)
         if rows is not None:
             return rows
         return x.index_select(0, order // max(1, order.shape[0] // max(1, x.shape[0])))
 
     @staticmethod
     def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, list[Tensor]], output: Tensor
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, list[Tensor] | None], output: Tensor
     ) -> None:
-        x, order, place, _ = inputs
-        ctx.tokens = x.shape[0]
+        x, order, place, made = inputs
+        ctx.tokens, ctx.unfused = x.shape[0], made is None
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
         ctx.save_for_backward(order, place)
@@ -148,25 +161,29 @@ class _Dispatch(torch.autograd.Function):
     def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if rows is None:  # they went into a product of tokens, which gives the tokens' gradient
             return None, None, None, None
-        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens), None, None, None
+        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens, ctx.unfused), None, None, None
 
 
 class _Combine(torch.autograd.Function):
     """The sum of the rows of each token over all choices; place[i] is the row of choice i."""
 
     @staticmethod
-    def forward(rows: Tensor, order: Tensor, place: Tensor, tokens: int) -> Tensor:
+    def forward(rows: Tensor, order: Tensor, place: Tensor, tokens: int, unfused: bool) -> Tensor:
         if not rows.numel():
             return rows.new_zeros(tokens, rows.shape[1])
-        return sum_of_choices(rows, tokens, place)
+        return sum_of_choices(rows, tokens, place, unfused)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, bool], output: Tensor
+    ) -> None:
+        ctx.unfused = inputs[4]
         ctx.save_for_backward(inputs[1], inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Dispatch.apply(dy, *ctx.saved_tensors, []), None, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+        made: list[Tensor] | None = None if ctx.unfused else []
+        return _Dispatch.apply(dy, *ctx.saved_tensors, made), None, None, None, None
 
 
 class _Reorder(torch.autograd.Function):

@@ -150,7 +150,7 @@ def planned_route(
         return None
     choices = rows // tokens
     each = -(-tokens // _MOST_BLOCKS) * choices
-    if each // choices * columns >= 1 << 31:
+    if each // choices * columns >= (1 << 31) - _THREADS:  # what a thread counts to, and one step
         return None
     index, storage, of_x = (STORAGE[one.dtype] for one in (expert, weight, x))
     one = _Argument()
@@ -280,7 +280,7 @@ def routed(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> Sequence[
 
     Args:
         expert: The expert of each choice, in one dimension.
-        weight: The weight of each choice.
+        weight: The weight of each choice, below one another.
         x: The tokens, each of which has equally many choices.
         experts: How many there are.
 
@@ -291,8 +291,9 @@ def routed(expert: Tensor, weight: Tensor, x: Tensor, experts: int) -> Sequence[
     if not _runs(expert):
         return None
     offsets = torch.int32, (experts + 1,)
+    given = {"weight": weight.detach().view(-1), "x": x.detach(), "offsets": offsets}
     with torch.no_grad():
-        found: Sequence[Tensor] | None = _kernels.route(expert, weight=weight, x=x, offsets=offsets)
+        found: Sequence[Tensor] | None = _kernels.route(expert, **given)
     return found
 
 

@@ -260,7 +260,8 @@ _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "Together192": ProductTiling("Together192", "half", 128, 192, 4),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
-    # Two warpgroups have 192 sums a thread, so the STORE has 40 registers.
+    # Threads that multiply have 192 sums, so one of the STORE has 40 registers: with four packs a
+    # GELU spills.
     "InTurns192": ProductTiling(
         "InTurns192", "half", 128, 192, 4, in_turns=True, several=False, packs=2
     ),
