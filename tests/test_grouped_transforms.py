@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped products and experts by torch's calls: under torch.func, modes, vectorized gradients."""
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 from cases import raises, randn
@@ -10,7 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusedops as fo
+from fusedops.functors import trace
 from fusedops.product import grouped_product, routing
+from fusedops.product.grouped_training import GroupedTraining
 from fusedops.product.routing import check_experts, dispatch, route
 from fusedops.torch_ops.tracing import is_mapped, is_plain
 
@@ -192,3 +197,38 @@ def test_offsets_cannot_be_mapped(inner):
 
     with raises(fo.UnsupportedError, "torch.vmap cannot map offsets", "one call"):
         torch.vmap(inner(total), (None, 0))(x, several)
+
+
+def test_an_optional_operand_left_out(monkeypatch):
+    """Its STORE has no gradient of its own, whatever a kernel could have made."""
+
+    def made(self, first, second, arguments):
+        raise AssertionError("a kernel was asked for")
+
+    monkeypatch.setattr(GroupedTraining, "_made", made)
+    x, w, *_ = given("cpu").values()
+    op = fo.GroupedLinear([fo.Bias("b", optional=True)], ["b"])
+    offsets = offsets_of((4, 0, 5, 2), "cpu")
+    op(x, w, offsets=offsets).sum().backward()
+    torch.testing.assert_close(x.grad[0], w[0].sum(0))
+
+
+def test_a_functor_that_waits_for_its_module(tmp_path, monkeypatch):
+    """An import waits for the trace, and the trace for the import: an error, and no deadlock."""
+    monkeypatch.setattr(trace, "_LONGEST", 2)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "waiting_functor.py").write_text(
+        "import fusedops as fo\n\n@fo.functor\ndef own(v):\n"
+        "    import waiting_functor\n    return v * 2\n\n"
+        "OP = fo.Map([own()])\n"
+    )
+    with FakeTensorMode(), raises(fo.UnsupportedError, "has not ended after 2 s"):
+        __import__("waiting_functor")
+    assert "waiting_functor" not in sys.modules
+
+
+def test_numbers_of_numpy():
+    assert repr(fo.Window(np.int64(3))) == repr(fo.Window(3))
+    assert fo.nn.Experts(np.int64(2), 4, np.int32(4)).down_proj.shape == (2, 4, 4)
+    with raises(TypeError, "Experts: activation must be one of"):
+        fo.nn.Experts(2, 4, 4, activation=np.array(["silu", "x"]))
