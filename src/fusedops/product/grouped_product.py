@@ -131,7 +131,7 @@ def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
 def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
     """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
     if is_mapped(rows):
-        return torch.stack([one.sum(0) for one in rows.split(_sizes(ends))])
+        return torch.stack([one.sum(0) for one in rows.split_with_sizes(_sizes(ends))])
     result: Tensor = _Sums.apply(rows, ends)
     return result
 
@@ -306,8 +306,10 @@ def _in_turn(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """As `_multiplied`, by a product for each group, whose sizes the host reads."""
     sizes = _sizes(ends)
     if b.dim() == 3:
-        return torch.cat([left @ right for left, right in zip(a.split(sizes), b, strict=True)])
-    pairs = zip(a.split(sizes, 1), b.split(sizes), strict=True)
+        return torch.cat(
+            [left @ right for left, right in zip(a.split_with_sizes(sizes), b, strict=True)]
+        )
+    pairs = zip(a.split_with_sizes(sizes, 1), b.split_with_sizes(sizes), strict=True)
     return torch.stack([left @ right for left, right in pairs])
 
 
