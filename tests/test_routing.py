@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusedops as fo
 from fusedops._runtime import Delegate, Reason
-from fusedops.product import routing_kernels
+from fusedops.product import routing, routing_kernels
 from fusedops.product.routing import combine, dispatch, route
 from fusedops.product.routing_kernels import planned_copy, planned_route, planned_sum
 
@@ -92,6 +92,25 @@ class TestByTorch:
             assert one.dtype is right.dtype
         assert same_bits(ordered, weight.view(-1, 1)[way.order])
         assert same_bits(rows, x.repeat_interleave(expert.shape[1], 0)[way.order])
+
+    @pytest.mark.parametrize("at_once", [routing._SORTED_AT_ONCE, 0])
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+    def test_numbers_of_none(self, monkeypatch, dtype, at_once):
+        """Those that 16 bits would take for an expert's, and those below 0."""
+        monkeypatch.setattr(routing, "_SORTED_AT_ONCE", at_once)
+        expert, experts = chosen("some of none", dtype)
+        expert[0, 0], expert[1, 1], expert[2, 0] = 65537, -3, -65535
+        way, *_ = route(expert, randn(*expert.shape), randn(len(expert), 3), experts)
+        numbers, begins = expert.flatten().tolist(), way.offsets.tolist()
+        assert begins[0] == sum(one < 0 for one in numbers)
+        for one in range(experts):
+            rows = way.order[begins[one] : begins[one + 1]].tolist()
+            wanted = [at for at, number in enumerate(numbers) if number == one]
+            assert rows[: len(wanted)] == wanted
+            beyond = [numbers[row] for row in rows[len(wanted) :]]
+            assert len(beyond) == (one == experts - 1) * sum(n >= experts for n in numbers)
+            assert all(number >= experts for number in beyond)
+        assert torch.equal(way.place[way.order], torch.arange(len(numbers)))
 
     def test_no_tokens(self):
         index, x = torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 5)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusedops.errors import check_flag, shortened
 from fusedops.functors.base import Functor
-from fusedops.functors.fields import Named
+from fusedops.functors.fields import Named, plain_number
 from fusedops.functors.operands import Place, Reads, Role
 from fusedops.functors.protocols import Chain, Writer
 
@@ -48,6 +48,7 @@ class Positioned(Functor):
             raise ValueError(
                 f"{kind}: align must be 'top-left' or 'bottom-right', got {self.align!r}"
             )
+        object.__setattr__(self, "offset", plain_number(self.offset))
         if not isinstance(self.offset, int) or isinstance(self.offset, bool):
             raise TypeError(f"{kind}: offset must be an int, got {shortened(self.offset)}")
         if abs(self.offset) > FAR:
@@ -194,9 +195,10 @@ class Window(_Masking, Positioned):
 
     def __post_init__(self) -> None:
         for field in ("left", "right"):
-            size = getattr(self, field)
+            size = plain_number(getattr(self, field))
             if size is None:
                 continue
+            object.__setattr__(self, field, size)
             if not isinstance(size, int) or isinstance(size, bool):
                 raise TypeError(
                     f"Window: {field} must be an int >= 0 or None (no limit), got "

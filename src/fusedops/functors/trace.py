@@ -74,6 +74,9 @@ def _is(shape: tuple[int, ...], argument: Any) -> bool:
     return isinstance(argument, (list, tuple)) and tuple(argument) == shape
 
 
+#: So many seconds a trace in another thread may take; it takes a second or two.
+_LONGEST = 60
+
 _SAMPLES = (((2, 3), torch.float64), ((5,), torch.float32))
 
 
@@ -131,13 +134,31 @@ def trace(title: str, function: Callable[..., Tensor], integers: Sequence[bool])
         try:
             if not _is_traced():
                 return _trace(*given)
-            # What a compiler or a transform has set is of its thread.
-            with concurrent.futures.ThreadPoolExecutor(1) as other:
-                return other.submit(_trace, *given).result()
+            return _traced_apart(*given)
         except NotGiven as missing:
             dims.append(missing.dim)
         except _NotFloating as found:
             returns = found.dtype
+
+
+def _traced_apart(one: _Function, operands: int, dims: tuple[int, ...]) -> Traced:
+    """What `_trace` gives, in a thread of its own: a compiler and a transform set what is of one.
+
+    The function may import the module that is declaring it, and then waits for this thread.
+    """
+    other = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        made = other.submit(_trace, one, operands, dims)
+        concurrent.futures.wait([made], _LONGEST)
+        if not made.done():
+            raise UnsupportedError(
+                f"{one.title}: tracing it has not ended after {_LONGEST} s; if it imports the "
+                "module that declares an op of it, each waits for the other under a compiler, a "
+                "transform or a mode: import in it what is complete, or declare the op before"
+            )
+        return made.result()
+    finally:
+        other.shutdown(wait=False)
 
 
 def with_positions(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fusedops.errors import check_flag, shortened
+from fusedops.functors import plain_number
 from fusedops.functors.activations import ACTIVATIONS
 from fusedops.functors.operands import IDS
 from fusedops.nn.base import Declares, check_dtype, check_finite
@@ -100,6 +101,9 @@ class Experts(Declares):
         limit: float = 7.0,
     ) -> None:
         super().__init__()
+        num_experts, features, hidden_features = map(
+            plain_number, (num_experts, features, hidden_features)
+        )
         sizes = {"num_experts": num_experts, "features": features}
         for name, size in {**sizes, "hidden_features": hidden_features}.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -108,7 +112,8 @@ class Experts(Declares):
         for name, flag in flags.items():
             check_flag("Experts", name, flag)
         check_dtype("Experts", dtype)
-        if activation not in (words := (*ACTIVATIONS, "clamped")):
+        words = (*ACTIVATIONS, "clamped")
+        if not isinstance(activation, str) or activation not in words:
             raise (ValueError if isinstance(activation, str) else TypeError)(
                 f"Experts: activation must be one of {', '.join(map(repr, words))}, got "
                 f"{shortened(activation)}; with a functor of your own declare two "

@@ -18,7 +18,7 @@ from fusedops.functors import Functor, Role, is_finite, plain_number
 from fusedops.functors.operands import IDS
 from fusedops.ops.loss_parts import LossOfParts
 from fusedops.row_op import RowOp
-from fusedops.torch_ops.tracing import is_distributed, is_transformed
+from fusedops.torch_ops.tracing import is_distributed, is_plain
 
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
@@ -194,7 +194,7 @@ class CrossEntropy(LossOfParts, RowOp):
         plain = plain and target.device.type == "cpu"
         if self.soft:
             self._check_weights(target)
-        elif plain and not torch.compiler.is_compiling() and not is_transformed():
+        elif plain and is_plain():
             self._check_range(x, target, arguments.get("dim"))
         if self.in_place and x.is_leaf and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedops.errors import shortened
-from fusedops.torch_ops.tracing import is_distributed, is_transformed
+from fusedops.torch_ops.tracing import is_distributed, is_plain
 
 if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
@@ -71,8 +71,7 @@ def check_groups(op: OfGroups, first: Tensor, second: Tensor, arguments: dict[st
 
 def check_offsets(name: str, offsets: Tensor, rows: int, groups: int) -> None:
     """Raise ValueError for offsets or counts that decrease or leave x, where a CPU has them."""
-    plain = type(offsets) is Tensor and offsets.device.type == "cpu"
-    if not plain or torch.compiler.is_compiling() or is_transformed():
+    if type(offsets) is not Tensor or offsets.device.type != "cpu" or not is_plain():
         return
     counts = offsets.shape[0] == groups
     steps = offsets if counts else offsets.diff()

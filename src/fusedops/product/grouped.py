@@ -69,7 +69,7 @@ class GroupedLinear(SingleProduct):
     One kernel multiplies 16-bit factors on sm_90 and runs the functors, and writes the product too
     where its gradient reads it; one without functors makes the gradient of x
     (docs/explanation/products.md has the conditions, and `explain` the reason). Else the product is
-    torch's `grouped_mm`, and one kernel of the functors follows. Of float64, under torch.func, or
+    torch's `grouped_mm`, and one kernel of the functors follows. Of float64, under vmap or jvp, or
     where torch has no grouped product, there is a product for each group, and the host reads the
     offsets; that of float16 and float32 on a GPU reads them in torch. One kernel, and products of
     bfloat16 on a GPU, can be captured. torch copies w and x unless their rows begin at multiples of

@@ -20,7 +20,7 @@ from fusedops.product.grouped_plain import without_store
 from fusedops.product.grouped_weights import gradient_of_weights
 from fusedops.product.routing import Route, combine, dispatch, sum_of_choices
 from fusedops.run.table_gradients import sorted_sums
-from fusedops.torch_ops.tracing import is_transformed
+from fusedops.torch_ops.tracing import is_mapped
 
 __all__ = [
     "by_torch",
@@ -83,7 +83,7 @@ def grouped_product(
             that nobody reads: then autograd gets to know what it is.
         unfused: Whether torch multiplies, in the gradient too.
     """
-    if _in_transform(x, w):
+    if is_mapped(x, w):
         return _in_turn(x, w.mT, ends)
     result: Tensor = _Product.apply(x, w, ends, unfused, [] if made is None else [made])
     return result
@@ -121,34 +121,24 @@ def summed_product(h: Tensor, w: Tensor, way: Route, tokens: int) -> Tensor:
 def rows_of_groups(table: Tensor, ends: Tensor, rows: int) -> Tensor:
     """For each row the entry of its group in a table of shape (E, n), or (E,) for n = 1."""
     table = table.reshape(table.shape[0], -1)
-    if _in_transform(table):
-        return table.index_select(0, group_of_rows(ends, rows))
+    if is_mapped(table):  # not by index: the gradient would be added up in the table's dtype
+        sizes = _sizes(ends)
+        return torch.cat([one.expand(n, -1) for one, n in zip(table, sizes, strict=True)])
     result: Tensor = _Rows.apply(table, ends, rows)
     return result
 
 
 def sums_of_groups(rows: Tensor, ends: Tensor) -> Tensor:
     """The sum of the rows of each group, of shape (T, n), zeros for one of no rows: (E, n)."""
-    if _in_transform(rows):
-        group = group_of_rows(ends, rows.shape[0])
-        return rows.new_zeros(ends.shape[0], rows.shape[1]).index_add(0, group, rows)
+    if is_mapped(rows):
+        return torch.stack([one.sum(0) for one in rows.split_with_sizes(_sizes(ends))])
     result: Tensor = _Sums.apply(rows, ends)
     return result
 
 
-def _in_transform(*tensors: Tensor) -> bool:
-    """Whether torch is to see its own calls alone: vmap and jvp know no function of ours.
-
-    A vectorized backward pass is known by its tensors.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    return is_transformed() or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
-
-
 def _outer(a: Tensor, b: Tensor, ends: Tensor, unfused: bool = False) -> Tensor:
     """``a[group].T @ b[group]`` for each group, zeros for one of no rows."""
-    if _in_transform(a, b):
+    if is_mapped(a, b):
         return _in_turn(a.mT, b, ends)
     result: Tensor = _Outer.apply(a, b, ends, unfused)
     return result
@@ -314,14 +304,27 @@ def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
 
 def _in_turn(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """As `_multiplied`, by a product for each group, whose sizes the host reads."""
-    begin, made = 0, []
-    for group, end in enumerate(ends.tolist()):
-        if b.dim() == 3:
-            made.append(a[begin:end] @ b[group])
-        else:
-            made.append(a[:, begin:end] @ b[begin:end])
-        begin = end
-    return torch.cat(made) if b.dim() == 3 else torch.stack(made)
+    sizes = _sizes(ends)
+    if b.dim() == 3:
+        return torch.cat(
+            [left @ right for left, right in zip(a.split_with_sizes(sizes), b, strict=True)]
+        )
+    pairs = zip(a.split_with_sizes(sizes, 1), b.split_with_sizes(sizes), strict=True)
+    return torch.stack([left @ right for left, right in pairs])
+
+
+def _sizes(ends: Tensor) -> list[int]:
+    """How many rows each group has, read on the host."""
+    try:
+        found = ends.tolist()
+    except RuntimeError as error:
+        if not is_mapped(ends):
+            raise
+        raise UnsupportedError(
+            "GroupedLinear: torch.vmap cannot map offsets, which the host reads under it; sort the "
+            "rows of all batches by group, and make one call"
+        ) from error
+    return [end - begin for begin, end in zip([0, *found[:-1]], found, strict=True)]
 
 
 def _readable(matrices: Tensor) -> Tensor:

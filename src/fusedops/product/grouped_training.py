@@ -27,7 +27,7 @@ from fusedops.product.grouped_plain import left_to_torch
 from fusedops.product.grouped_product import ends_of, grouped_product, product_of_tokens
 from fusedops.product.grouped_store import stored
 from fusedops.product.torch_op import are_plain
-from fusedops.torch_ops.tracing import is_transformed
+from fusedops.torch_ops.tracing import is_plain
 
 if TYPE_CHECKING:
     from fusedops.product.grouped_store import OfGroups
@@ -74,8 +74,7 @@ class GroupedTraining:
             What the call returns; None where it wants no gradients, or is traced or transformed.
         """
         tensors = (x, w, *(one for one in arguments.values() if isinstance(one, Tensor)))
-        modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-        if modes or x.is_meta or is_transformed():
+        if x.is_meta or torch._C._len_torch_function_stack() or not is_plain():
             return None
         if not are_plain(tensors) or not wants_gradient(tensors):
             return None
@@ -94,9 +93,11 @@ class GroupedTraining:
         op, empty = self._op, not first.numel() or not second.numel()
         if empty or op.alone(first, arguments) or arguments.get("out") is not None:
             return op.run_apart(first, second, **arguments)
+        known = {**arguments, **dict.fromkeys(op.of_product, first)}
+        if op.epilogue.lacking(known):  # the gradient of a STORE has all operands
+            return op.run_apart(first, second, **arguments)
         made, z = self._made(first, second, arguments)
-        lacking = op.halves and op.epilogue.lacking({**arguments, op.halves: first})
-        if made is None and (op.halves is None or lacking):
+        if made is None and op.halves is None:
             return op.run_apart(first, second, **arguments)
         dtype = factor_dtype(first)
         x, w = first.to(dtype), as_factor(second, dtype)

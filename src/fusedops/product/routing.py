@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fusedops.product.routing_kernels import copied_tokens, routed, summed_choices
-from fusedops.torch_ops.tracing import is_transformed
+from fusedops.torch_ops.tracing import is_mapped, is_plain
 
 #: So many elements torch sorts in one pass, whatever their bits (aten/src/ATen/native/cuda/Sort.h).
 _SORTED_AT_ONCE = 4096
@@ -44,8 +44,8 @@ class Route(NamedTuple):
 
 def check_experts(index: Tensor, experts: int) -> None:
     """Raise IndexError for a number that is no expert's, where that is known at no cost."""
-    plain = type(index) is Tensor and index.device.type == "cpu" and index.numel() > 0
-    if not plain or torch.compiler.is_compiling() or is_transformed():
+    known = type(index) is Tensor and index.device.type == "cpu" and index.numel() > 0
+    if not known or not is_plain():
         return
     for one in index.aminmax():
         if not 0 <= int(one) <= experts:
@@ -104,9 +104,8 @@ def combine(rows: Tensor, way: Route, tokens: int, unfused: bool = False) -> Ten
 
 
 def _run(function: type[torch.autograd.Function], *given: Any) -> Tensor:
-    """Its result; under a function transform that of its torch calls, through which that sees."""
-    transformed = is_transformed() and not torch.compiler.is_compiling()
-    result: Tensor = function.forward(*given) if transformed else function.apply(*given)
+    """Its result; under vmap or jvp that of its torch calls, which they see into."""
+    result: Tensor = function.forward(*given) if is_mapped(given[0]) else function.apply(*given)
     return result
 
 
@@ -145,7 +144,10 @@ class _Dispatch(torch.autograd.Function):
         rows = None if made is None else copied_tokens(x, place)
         if rows is not None:
             return rows
-        return x.index_select(0, order // max(1, order.shape[0] // max(1, x.shape[0])))
+        choices = max(1, order.shape[0] // max(1, x.shape[0]))
+        if is_mapped(x):  # copies first: their gradients are added up at once, not in x's dtype
+            return x.unsqueeze(1).expand(-1, choices, -1).flatten(0, 1).index_select(0, order)
+        return x.index_select(0, order // choices)
 
     @staticmethod
     def setup_context(
@@ -161,7 +163,8 @@ class _Dispatch(torch.autograd.Function):
     def backward(ctx: Any, rows: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         if rows is None:  # they went into a product of tokens, which gives the tokens' gradient
             return None, None, None, None
-        return _Combine.apply(rows, *ctx.saved_tensors, ctx.tokens, ctx.unfused), None, None, None
+        found = _run(_Combine, rows, *ctx.saved_tensors, ctx.tokens, ctx.unfused)
+        return found, None, None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -183,7 +186,7 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
         made: list[Tensor] | None = None if ctx.unfused else []
-        return _Dispatch.apply(dy, *ctx.saved_tensors, made), None, None, None, None
+        return _run(_Dispatch, dy, *ctx.saved_tensors, made), None, None, None, None
 
 
 class _Reorder(torch.autograd.Function):
@@ -205,4 +208,4 @@ class _Reorder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, rows: Tensor) -> tuple[Tensor, None, None, None]:
         order, place = ctx.saved_tensors
-        return _Reorder.apply(rows, place, order, []), None, None, None
+        return _run(_Reorder, rows, place, order, []), None, None, None

@@ -35,6 +35,8 @@ __all__ = [
     "forward_call",
     "is_distributed",
     "is_exporting",
+    "is_mapped",
+    "is_plain",
     "is_transformed",
     "result_of",
 ]
@@ -185,6 +187,29 @@ def is_transformed() -> bool:
     """Whether this is inside vmap, grad or jvp, or forward-mode derivatives are on."""
     depth: int = torch._C._functorch.get_dynamic_layer_stack_depth()
     return depth > 0 or forward_ad._current_level >= 0
+
+
+def is_mapped(*tensors: Tensor) -> bool:
+    """Whether autograd functions of ours must not run: in vmap, jvp or a vectorized backward pass.
+
+    torch.func.grad runs them. A vectorized backward pass is known by its tensors.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if any(map(torch._C._functorch.is_legacy_batchedtensor, tensors)):
+        return True
+    if not is_transformed():
+        return False
+    grad = torch._C._functorch.TransformType.Grad
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return forward_ad._current_level >= 0 or any(one.key() != grad for one in levels)
+
+
+def is_plain() -> bool:
+    """Whether tensors have values that the host may read: no compiler, transform or mode acts."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    return not is_transformed()
 
 
 def is_exporting() -> bool:
