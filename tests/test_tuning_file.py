@@ -200,6 +200,10 @@ def test_the_files_of_the_package(path):
     found = read(text, path.name, total=True)
     assert path.stem == found.arch
     assert found.arch in GPUS
+    for kind, rules in found.rules.items():
+        said = [rule.content.get("why", "-").strip() for rule in rules]
+        unsaid = [i for i, why in enumerate(said) if why in ("", "TODO")]
+        assert not unsaid, f"{kind}: rows {unsaid} do not say why"
 
 
 #: Rows of heads that share a rotation's tables.

@@ -173,8 +173,8 @@ __device__ __forceinline__ void copy_tokens(const T* x, int64_t apart, const int
   }
 }
 
-/// Sums the rows of each token in the order of its choices, and rounds once. place: the row of each choice;
-/// null where rows are in that order.
+/// Sums the rows of each token in the order of its choices, in Compute, and converts the sum to T: 16-bit
+/// numbers are rounded once. place: the row of each choice; null where rows are in that order.
 template <int kThreads, class T, int W, class Compute>
 __device__ __forceinline__ void sum_choices(const T* rows, int64_t apart, const int64_t* place,
                                             int64_t choices, int64_t cols, T* y) {

@@ -101,7 +101,8 @@ def draw_in_memory(
     The host does not wait for the device. While a CUDA graph is captured, a torch operation draws
     the numbers on the device, and draws new ones each time that the graph is replayed.
 
-    The arguments are as for `draw`.
+    The dropouts run on `device`. `count`, `generator` and `op` are as for `draw`, but no pair
+    (seed, offset) is taken.
 
     Returns:
         The tensor [seed, offset]; a seed of 2^63 or more is stored as seed - 2^64.

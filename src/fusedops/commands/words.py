@@ -138,8 +138,8 @@ def product(
 ) -> tuple[Bound, dict[str, Tensor], dict[str, Any]]:
     """The checked call of the STORE on a product, the factors x and w, and the options.
 
-    The second factor is returned as w, of shape (..., N, K). A row of a product is its last
-    dimension, so there is no `dim`; `result` is as for `bound`.
+    The second factor is returned as w, of shape (..., N, K). `dim` must be None, since a row of a
+    product is its last dimension; `result` is as for `bound`.
 
     Raises:
         TypeError, ValueError: The call does not fit.

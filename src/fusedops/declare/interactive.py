@@ -27,9 +27,6 @@ if TYPE_CHECKING:
         optional: tuple[str, ...]
 
 
-__all__ = ["CallSignature", "ShownToUsers", "check_assignment", "for_users"]
-
-
 def check_assignment(op: object, title: str, name: str, options: Collection[str]) -> None:
     """Raise for an assignment to a declaration, which would have no effect.
 

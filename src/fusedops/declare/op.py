@@ -14,25 +14,33 @@ from fusedops.functors import Functor, Operand
 
 
 class Op(metaclass=ShownToUsers):
-    """A class of ops, the functors of each chain, and constants: a value that does not change."""
+    """A class of ops, the functors of each chain, and constants: a value that does not change.
 
-    #: The functors of each chain in the order in which they apply, by the name of the declaration's
-    #: argument.
+    Attributes:
+        chains: The functors of each chain in the order in which they apply, by the name of the
+            declaration's argument.
+        constants: The other arguments of the declaration by name, such as eps or empty_row.
+        operands: The operands that a call is given, in order of first use, each once.
+        slots: The number of each operand by its name, counted from 1.
+        outputs: The names of the results: "y", then the saved streams, the taps, and what else the
+            op returns.
+        saves: The operand whose dtype each saved stream has, or None, by the stream's name.
+        optional: The names of the operands that a call may leave out.
+        probabilities: The operand of each functor that draws, such as `Dropout`.
+        dropouts: The number of functors that draw.
+        causal: Whether some functor depends on the query index of a row.
+    """
+
     chains: Mapping[str, tuple[Functor, ...]]
-    #: The other arguments of the declaration by name, such as eps or empty_row.
     constants: Mapping[str, Any]
-    #: The operands that a call is given, in order of first use, each once.
     operands: tuple[Operand, ...]
-    slots: dict[str, int]  # the number of each operand by its name, counted from 1
-    #: The names of the results: "y", then the saved streams, the taps, and what else the op
-    #: returns.
+    slots: dict[str, int]
     outputs: tuple[str, ...]
-    #: The operand whose dtype each saved stream has, or None, by the stream's name.
     saves: dict[str, str | None]
-    optional: tuple[str, ...]  # the names of the operands that a call may leave out
-    probabilities: list[str]  # the operand of each functor that draws, such as `Dropout`
-    dropouts: int  # their number
-    causal: bool  # whether some functor depends on the query index of a row
+    optional: tuple[str, ...]
+    probabilities: list[str]
+    dropouts: int
+    causal: bool
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_assignment(self, type(self).__name__, name, OPTIONS)

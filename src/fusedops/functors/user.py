@@ -28,10 +28,13 @@ from fusedops.functors.trace import Traced, trace, with_positions
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class UserFunctor(Functor):
-    """Base of the classes of functors that `functor` and `cpp_functor` make."""
+    """Base of the classes of functors that `functor` and `cpp_functor` make.
 
-    #: For each parameter after x the name of an operand, or a number: a constant of the
-    #: declaration.
+    Attributes:
+        arguments: For each parameter after x the name of an operand, or a number: a constant of the
+            declaration.
+    """
+
     arguments: tuple[str | float, ...]
     _made: Definition = dataclasses.field(compare=False)
     _traced: Traced = dataclasses.field(compare=False)

@@ -8,21 +8,13 @@ import dataclasses
 
 from fusedops.generate.source import CUDA_LINKAGE, Members, Text, generated
 
-__all__ = ["PlainKernel", "plain_source"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PlainKernel:
-    """The form of a kernel that calls one function.
+    """The form of a kernel that calls one function."""
 
-    Attributes:
-        cpp: The function with its template arguments, from which its threads can be told.
-        header: Where it is, below fusedops/.
-        threads_per_block: The threads of a block.
-    """
-
-    cpp: str
-    header: str
+    cpp: str  # the function with its template arguments, from which its threads can be told
+    header: str  # where it is, below fusedops/
     threads_per_block: int
 
     @property

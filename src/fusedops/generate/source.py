@@ -110,7 +110,9 @@ def cuda_source(
 ) -> Text:
     """The source of one GPU variant, which has one kernel, `fusedops_kernel`.
 
-    The arguments are as in `Variant`.
+    `entry` is "forward", "gradient" or "sums". `headers` are all that the text includes beside the
+    kernel's own, those of functors among them, and `definitions` what no header holds; "sums" has
+    neither. `members`, `words` and `tile`, a GPU's, are those of `Variant`.
     """
     prefetch = tile.launch.prefetch
     prefetches = str(prefetch != "never").lower()

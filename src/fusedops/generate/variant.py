@@ -23,8 +23,6 @@ from fusedops.jit.lock import guard
 from fusedops.schedule.architectures import ProductTiling
 from fusedops.schedule.row_schedule import Schedule
 
-__all__ = ["Variant"]
-
 #: Kernels loaded in this process, by Variant.key.
 _kernels: dict[tuple[object, ...], _runtime.Kernel] = {}
 

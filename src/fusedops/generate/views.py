@@ -148,7 +148,7 @@ def blocks_view(view: View, step: int) -> View:
 def kept_view(view: View, numbers: int, width: int) -> View:
     """A view whose columns are the numbers kept of a row.
 
-    `width` is the largest vector width.
+    `width` is the largest vector width in elements.
     """
     storage, place, _, patch, shared = view
     power = numbers & -numbers  # no vector accesses of three elements

@@ -28,21 +28,30 @@ from fusedops.row_op import RowOp
 
 @dataclasses.dataclass(frozen=True)
 class OneGraph:
-    """One captured graph, with the reductions and linear layers found in it."""
+    """One captured graph, with the reductions and linear layers found in it.
 
-    found: tuple[Found[RowOp], ...]  # the row reductions, in order
-    #: The linear layers, in order; none where the backend is told to leave them.
+    Attributes:
+        found: The row reductions, in order.
+        products: The linear layers, in order; none where the backend is told to leave them.
+        calls: Each node that computes: its name, what it calls, and the names of what it reads.
+    """
+
+    found: tuple[Found[RowOp], ...]
     products: tuple[Found[Linear], ...]
-    #: Each node that computes: its name, what it calls, and the names of what it reads.
     calls: tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphReport:
-    """What `explain_graph` found: prints as a table, draws with Graphviz."""
+    """What `explain_graph` found: prints as a table, draws with Graphviz.
 
-    name: str  # the name of the model or function
-    graphs: tuple[OneGraph, ...]  # its graphs: one, unless Dynamo broke it
+    Attributes:
+        name: The name of the model or function.
+        graphs: Its graphs: one, unless Dynamo broke it.
+    """
+
+    name: str
+    graphs: tuple[OneGraph, ...]
 
     @property
     def found(self) -> list[Found[RowOp]]:

@@ -234,10 +234,10 @@ def _store(
 ) -> tuple[list[Segment], fx.Node, list[fx.Node]]:
     """Grow the STORE: its segments, the node that becomes y, and the nodes that are saved.
 
-    `stops` takes why the chain ends, by the node that is outside. A value on the way that is used
-    outside is saved if `saves` says so; else the chain ends there. `late` is the number of the
-    first node that uses what the chain before the root saves, `before` are the other nodes of the
-    kernel, up to the root.
+    Nodes of `out` are left out. `stops` takes why the chain ends, by the node that is outside. A
+    value on the way that is used outside is saved if `saves` says so; else the chain ends there.
+    `late` is the number of the first node that uses what the chain before the root saves, `before`
+    are the other nodes of the kernel, up to the root.
     """
     order = place.order
     found = _joining(start, place, out, stops, saves, late, before)

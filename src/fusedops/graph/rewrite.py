@@ -29,16 +29,25 @@ from fusedops.row_op import RowOp
 
 @dataclasses.dataclass(frozen=True)
 class Found(Generic[Op]):
-    """A reduction or linear layer of a graph: fused into which op, or left for which reason."""
+    """A reduction or linear layer of a graph: fused into which op, or left for which reason.
 
-    name: str  # the name of its node
-    what: str  # what it is: "softmax", "layer_norm", "linear", as the graph calls it
-    op: Op | None  # the declaration that it is fused into; None where it is left
-    nodes: tuple[str, ...]  # the names of the nodes that are fused, in order of the chain
-    why: dict[str, str]  # why it is left; or where the chain ends, by the name of the node there
-    #: The bytes before and after, by the byte model of row ops; None where it says nothing.
+    Attributes:
+        name: The name of its node.
+        what: What it is: "softmax", "layer_norm", "linear", as the graph calls it.
+        op: The declaration that it is fused into; None where it is left.
+        nodes: The names of the nodes that are fused, in order of the chain.
+        why: Why it is left; or where the chain ends, by the name of the node there.
+        moved: The bytes before and after, by the byte model of row ops; None where it says nothing.
+        drops: Whether the kernel draws a dropout mask, by this package's contract.
+    """
+
+    name: str
+    what: str
+    op: Op | None
+    nodes: tuple[str, ...]
+    why: dict[str, str]
     moved: Moved | None = None
-    drops: bool = False  # whether the kernel draws a dropout mask, by this package's contract
+    drops: bool = False
 
 
 def rewrite(graph_module: fx.GraphModule) -> list[Found[RowOp]]:
@@ -119,7 +128,8 @@ def largest(
 ) -> tuple[Region[Root], Declared[Op] | None]:
     """The largest region that can be declared, with its declaration; None if it does not pay.
 
-    `declare` gives the declaration of a region, `left` why it is left, or nothing.
+    `declare` gives the declaration of a region, `left` why a region is left: an empty text for one
+    that is to be declared.
     """
     banned: set[fx.Node] = set()
     known: dict[fx.Node, str] = {}

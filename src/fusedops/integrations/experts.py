@@ -33,9 +33,13 @@ _SIZES = {
 
 
 class FusedExperts(Swapped):
-    """Experts that were another module's: its parameters, and what `fusedops.nn.Experts` runs."""
+    """Experts that were another module's: its parameters, and what `fusedops.nn.Experts` runs.
 
-    form: ExpertsForm  # what the experts compute, and how their weights lie
+    Attributes:
+        form: What the experts compute, and how their weights lie.
+    """
+
+    form: ExpertsForm
 
     @classmethod
     def facts(cls, options: tuple[Any, ...]) -> dict[str, Any]:

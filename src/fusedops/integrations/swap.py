@@ -20,13 +20,18 @@ from fusedops.nn.base import Declares
 
 
 class Swapped(nn.Module):
-    """Mixin of swapped modules' classes; it precedes the fused class."""
+    """Mixin of swapped modules' classes; it precedes the fused class.
 
-    stock: ClassVar[type[nn.Module]]  # the class that the module had
-    made_of: ClassVar[tuple[Any, ...]]  # what `swap` was given, for copies and pickles
-    #: The attributes that a swap adds to the module itself, which `restore` takes away.
+    Attributes:
+        stock: The class that the module had.
+        made_of: What `swap` was given, for copies and pickles.
+        adds: The attributes that a swap adds to the module itself, which `restore` takes away.
+        prefix: What the made class's name has before that of the stock class.
+    """
+
+    stock: ClassVar[type[nn.Module]]
+    made_of: ClassVar[tuple[Any, ...]]
     adds: ClassVar[tuple[str, ...]] = ()
-    #: What the made class's name has before that of the stock class.
     prefix: ClassVar[str] = "Fused"
 
     @classmethod

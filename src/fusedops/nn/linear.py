@@ -17,6 +17,14 @@ from fusedops.functors.suggestions import made_into_functor
 from fusedops.nn.base import Declares, acts, check_dtype, check_probability, shared
 from fusedops.product.factors import factor_dtype
 
+if TYPE_CHECKING:
+
+    class _Activation:
+        """The type of a module's activation, which may be set by its name and is then a functor."""
+
+        def __get__(self, module: nn.Module, kind: type | None = None) -> Functor | None: ...
+        def __set__(self, module: nn.Module, activation: Functor | str | None) -> None: ...
+
 
 def check_activation(module: str, activation: Functor | str | None) -> Functor | None:
     """A functor without operands, or None; raises TypeError or ValueError for anything else."""
@@ -103,6 +111,9 @@ class Linear(Declares, nn.Linear):
 
     _settings = frozenset({"bias", "activation", "p"})
 
+    if TYPE_CHECKING:
+        activation: _Activation
+
     def __init__(
         self,
         in_features: int,
@@ -117,7 +128,7 @@ class Linear(Declares, nn.Linear):
         check_flag("Linear", "bias", bias)
         check_dtype("Linear", dtype)
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation: Functor | str | None = activation
+        self.activation = activation
         self.p = check_probability("Linear", p)
         self._settle()
 
@@ -237,6 +248,9 @@ class MLP(Declares):
 
     _settings = frozenset({"activation", "p", "p_hidden"})
 
+    if TYPE_CHECKING:
+        activation: _Activation
+
     def __init__(
         self,
         in_features: int,
@@ -256,7 +270,7 @@ class MLP(Declares):
         outer = in_features if out_features is None else out_features
         self.linear1 = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.linear2 = nn.Linear(hidden_features, outer, bias, device, dtype)
-        self.activation: Functor | str | None = activation
+        self.activation = activation
         self.p = check_probability("MLP", p)
         self.p_hidden = check_probability("MLP", p_hidden)
         self._settle()

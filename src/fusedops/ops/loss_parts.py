@@ -200,7 +200,7 @@ class LossOfParts:
         """The numbers of blocks that `joined_blocks` takes, and the logit of each row's target.
 
         `found` is what the op with the constants `row_parts.own` gives of each block, in a first
-        dimension of its own. A block has so many columns, the last what is left.
+        dimension of its own. Each block has `columns` columns, but the last one may have fewer.
         """
         parts, last = dict(found), len(found["lse"]) - 1
         block = (target // columns).clamp(0, last)

@@ -247,7 +247,7 @@ def _pack(call: Call) -> int:
 class GradientTargets:
     """The members of a backward kernel's argument that receive the gradients of operands.
 
-    What the backward call allocates, the results, gets workspaces as well.
+    `results` is what the backward call allocates; workspaces are appended to it.
     """
 
     def __init__(self, call: Call, results: Results, write: ArgumentWriter) -> None:

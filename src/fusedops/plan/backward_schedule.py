@@ -224,9 +224,10 @@ def cut_of(
 ) -> Sums:
     """Cut the rows of a call.
 
-    `shared` says how elements of x share those of each operand that has a gradient, `split` whether
-    every sum over all rows is left in partial sums, `many` whether a single row is read as one of
-    many (`Reading.many`).
+    `known` remembers results of earlier calls. `shared` says how elements of x share those of each
+    operand that has a gradient. `chosen` is the schedule of the row, None on a CPU. `split` says
+    whether every sum over all rows is left in partial sums, `many` whether a single row is read as
+    one of many (`Reading.many`).
     """
     rows = geometry.rows
     if chosen is None or chosen.features is None:  # a map's, which is made anew for each call

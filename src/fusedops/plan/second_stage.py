@@ -76,7 +76,7 @@ def argument_of(
     Views are those of the backward call's tensors. For each gradient that has partial sums
     `parts_of` has the source of the workspace's pointer and their number; and `pieces_of`, where it
     has such sums, the number of neighbouring columns of the workspace that are summed for one
-    element.
+    element. `compute` is the C++ type in which they are added, "float" or "double".
     """
     sums = []
     for one, (patch, _) in parts_of.items():
@@ -90,7 +90,8 @@ def second_stage(
 ) -> tuple[bytes, Schedule | None, int, int, int, int]:
     """Fill in the numbers of a call, and choose the launch.
 
-    The argument is that of `argument_of`; the results say what has partial sums.
+    The argument is that of `argument_of`. The gradients have the rows and columns of the call; the
+    results say which of them have partial sums.
 
     Returns:
         The words of the argument, the schedule (None on a CPU), and, as in `Launch`, the rows, one

@@ -170,8 +170,8 @@ def between_products(
         gradient: Its gradient together with the product, by the operands whose gradients are
             wanted.
         others: Its operands and options that are no tensors.
-        dy: The gradient of y.
-        w2: The weight.
+        dy: The gradient of y, of shape (..., N).
+        w2: The weight, of shape (N, H).
         tensors: z, as "x", and all other tensors by name.
         wanted: The names of what is wanted: `W2`, "x", operands.
     """

@@ -76,8 +76,8 @@ class Choice(NamedTuple):
 def decided(features: ProductFeatures, target: Target, forced: ProductConfig | None) -> Choice:
     """What the tuning files say of a product, whatever its kernel can run.
 
-    `why_never` says nothing of the target. `forced` is what tests and the tuner choose; None leaves
-    it to the tuning files.
+    The target must be one for which `why_never` gives no reason. `forced` is what tests and the
+    tuner choose; None leaves it to the tuning files.
     """
     assert target.gpu is not None
     if forced is None:

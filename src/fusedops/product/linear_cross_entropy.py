@@ -56,8 +56,6 @@ from fusedops.torch_ops.tracing import NUMBERS, check_transforms, is_distributed
 if TYPE_CHECKING:
     from fusedops.declare.results import Result
 
-__all__ = ["LinearCrossEntropy"]
-
 
 class LinearCrossEntropy(Op):
     """``CrossEntropy(load(x @ w.T))`` of each row: a language model's head and loss in one op.

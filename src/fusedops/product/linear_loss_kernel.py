@@ -177,7 +177,8 @@ class ProductRowSums(ProductPass):
     """The pass of the numbers of rows of each tile of a product as one kernel.
 
     `bound` is the call of the loss on a product that need not be there; x is a matrix, and w has
-    shape (N, K), of which either dimension may be contiguous.
+    shape (N, K). Which dimension of w is contiguous follows from its strides, whatever the tiling
+    says.
     """
 
     entry = "product_row_sums"

@@ -23,17 +23,12 @@ __all__ = ["Route", "check_experts", "combine", "dispatch", "route", "sum_of_cho
 
 
 class Route(NamedTuple):
-    """Where the rows of each expert come from.
+    """Where the rows of each expert come from."""
 
-    Attributes:
-        order: For each row in the order of the experts, its number among (token, choice).
-        place: For each number among (token, choice), its row.
-        offsets: Where each expert's rows begin, as int32, and then the number of all rows: those of
-            no expert count as the last one's.
-    """
-
-    order: Tensor
-    place: Tensor
+    order: Tensor  # for each row in the order of the experts, its number among (token, choice)
+    place: Tensor  # for each number among (token, choice), its row
+    #: Where each expert's rows begin, as int32, and then the number of all rows: those of no expert
+    #: count as the last one's.
     offsets: Tensor
 
     @property

@@ -47,15 +47,10 @@ _BY_COLUMN, _PACK_BYTES = 128, 16
 
 
 class _Kernel(NamedTuple):
-    """One launch, before it is built.
+    """One launch, before it is built."""
 
-    Attributes:
-        launch: The kernel, and its argument.
-        results: What it writes.
-    """
-
-    launch: Launch
-    results: Results
+    launch: Launch  # the kernel, and its argument
+    results: Results  # what it writes
 
     def build(self) -> Plan:
         """Build the kernel.
@@ -136,7 +131,8 @@ def planned_route(
         expert: The expert of each choice, in one dimension.
         weight: The weight of each choice.
         x: The tokens, each of which has equally many choices.
-        offsets: Dtype and shape of where each expert's rows begin and the last one's end.
+        offsets: Dtype and shape of a result: where each expert's rows begin, then the last one's
+            end.
         target: What runs it.
     """
     rows, experts, (tokens, columns) = expert.shape[0], offsets[1][0] - 1, x.shape
@@ -229,17 +225,13 @@ _COMPUTE[torch.float64] = "double"
 
 
 class _Kernels:
-    """The kernels, each planned once for each kind of call.
-
-    Attributes:
-        available: Whether kernels can be had: False once one was missing and could not be built.
-        route, copy, sum: Give what the functions of this module give; None where torch has to.
-    """
+    """The kernels, each planned once for each kind of call."""
 
     def __init__(self) -> None:
-        self.available = True
+        self.available = True  # until a kernel was missing and could not be built
         tensor, described = _runtime.SLOT_TENSOR, _runtime.SLOT_DESCRIBED
         slots = ("weight", tensor), ("x", tensor), ("offsets", described)
+        # Each gives what the function that calls it returns: None where torch has to run.
         self.route = self._made(*slots, result=tuple)
         self.copy = self._made(("place", tensor))
         self.sum = self._made(("place", tensor), ("y", described))

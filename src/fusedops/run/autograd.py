@@ -36,8 +36,8 @@ _WORD = 1 << 63
 def differentiate(op: Runnable, options: dict[str, Any] | None, x: Tensor, *values: Any) -> Any:
     """Run a call that needs gradients, and record it for autograd.
 
-    Values are the operands in the order of `op.slots`, None for one that the call lacks. What the
-    call returns: y, or a named tuple of all outputs.
+    `options` is None if the call has none. Values are the operands in the order of `op.slots`, None
+    for one that the call lacks. The result is that of the call: y, or a named tuple of all outputs.
 
     Raises:
         TypeError, ValueError: An argument does not fit.
@@ -74,7 +74,7 @@ def differentiate_product(
     """Run a call that needs gradients, whose x is a product, and record it for autograd.
 
     The gradient of `op`, which runs after the product, does not read the product. Both factors come
-    first, then operands as for `differentiate`. The outputs, in order.
+    first, then operands as for `differentiate`. Returns the outputs in order.
     """
     apply: Any = _Differentiated.apply
     outputs: tuple[Tensor, ...] = apply(op, options, product, *factors_and_values)
@@ -144,8 +144,8 @@ def note_arguments(
     """The arguments of a forward call, drawn numbers among them, and what is noted of them.
 
     x may be a tensor that has the input's dtype, shape and device. Values are the operands in the
-    order of `op.slots`, None for one that the call lacks. Given are the arguments by name; and
-    those that the backward call takes as they are, then names and tensors of what is saved.
+    order of `op.slots`, None for one that the call lacks. Returns the arguments by name; and those
+    that the backward call takes as they are, then names and tensors of what is saved.
     """
     arguments: dict[str, Any] = {}
     given: dict[str, Any] = {}

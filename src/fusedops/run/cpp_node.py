@@ -130,8 +130,10 @@ def _resume(
 ) -> tuple[Any, ...]:
     """Run a backward pass in Python, and note in `known` what the kernel is called with.
 
-    `names` are those of the arguments of the backward call, of which every tensor was saved;
-    `known` is that of the `Program`. An output without a gradient has None among the incoming ones.
+    `wanted` are the names whose gradients are wanted, "x" among them if x's is. `dtype` is that of
+    y, `shape` that of x. `names` are those of the arguments of the backward call, of which every
+    tensor was saved; `known` is that of the `Program`. An output without a gradient has None among
+    the incoming ones.
     """
     given = dict(zip(names, arguments, strict=True))
     tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}

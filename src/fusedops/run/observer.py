@@ -55,7 +55,14 @@ class Observer(Protocol):
         given: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> CallText:
-        """Return a backward call as text."""
+        """Return a backward call as text.
+
+        Args:
+            gradient: The gradients that are wanted, and of which call.
+            dy: The gradient of the result.
+            given: The other tensors and numbers of the backward call, by keyword.
+            options: The options of the backward call.
+        """
 
     def notify(
         self,

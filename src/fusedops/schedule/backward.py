@@ -117,6 +117,7 @@ def values_of(normalizes: bool, beside: int) -> str:
 def gradient_bucket(row: Row, cluster_limit: int, family: str) -> GradientBucket:
     """The bucket of a row in the backward pass, with the row's tile.
 
+    `cluster_limit` is the largest number of thread blocks in a cluster, 1 without clusters;
     `family` is a key of GRADIENT_VALUES.
     """
 

@@ -56,7 +56,8 @@ class BackwardFeatures(NamedTuple):
     #: norm".
     family: str
     sums: int  # number of operands whose gradients are sums over rows; 0 without
-    groups: int  # fewest sums that one of these consists of, each over a group of rows; 0 without
+    #: Fewest sums that one of these gradients consists of, each over a group of rows; 0 without.
+    groups: int
     #: Whether bulk copies can bring rows to shared memory ahead: the GPU has them, rows of x and of
     #: the gradient of y are dense, and the LOAD has no functors, which may read x again.
     bulk_rows: bool

@@ -88,8 +88,9 @@ def tile_of(
 ) -> Tile:
     """Cut a row into packs of a given vector width, by a limit on the elements per thread.
 
-    `table` has the largest number of 4-byte values per thread, by columns. At most `most_threads`
-    threads hold one chunk.
+    `width` is in elements. `compute_bytes` is 4 or 8: a double takes two registers. `table` has the
+    largest number of 4-byte values per thread, by columns. At most `most_threads` threads hold one
+    chunk.
     """
     most_packs = max(1, at_most(table, columns) * 4 // compute_bytes // width)
     packs_of_row = ceil_div(columns, width)

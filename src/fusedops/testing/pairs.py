@@ -35,8 +35,8 @@ def compare_backward(
 ) -> Comparison:
     """Compare the gradients between the two products of an `MLP`.
 
-    `between` gives the gradients; the other arguments are those of
-    `product.autograd.between_products`.
+    `between` gives the gradients. dy has shape (..., N), w2 (N, H); the other arguments are those
+    of `product.autograd.between_products`.
     """
     own = {**{key: one for key, one in tensors.items() if key != "x"}, **others}
     z = tensors["x"]

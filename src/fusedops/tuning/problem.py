@@ -242,7 +242,7 @@ def fewer_rows(bound: Bound, elements: int) -> tuple[Tensor, dict[str, Any]]:
 
     The outermost dimensions are cut first, to halves, and no dimension to less than two: rows that
     share operands go on sharing them. No tile and no launch configuration depends on the number of
-    rows.
+    rows. The tensors may have no memory.
     """
     sizes = list(bound.x.shape)
     rows = [dim for dim in range(len(sizes)) if dim not in bound.reduced]
