@@ -123,11 +123,6 @@ def a_bias_that_is_a_matrix(x, w, b, r):
     return functional.gelu(functional.linear(x, w, b))
 
 
-@miss("softshrink: torch cannot trace its gradient", wanted="Bias(bias='bias'), ReLU()")
-def what_no_functor_can_hold(x, w, b, r):
-    return functional.softshrink(functional.relu(functional.linear(x, w, b)), 0.1)
-
-
 @miss("no functor can hold it", wanted="Bias(bias='bias'), ReLU()")
 def an_integer_operand(x, w, b, r):
     return functional.relu(functional.linear(x, w, b)) * (r > 0).long()
