@@ -20,16 +20,14 @@ from fusedops.jit import nvrtc
 from fusedops.product import choice as choices
 from fusedops.product import torch_op
 from fusedops.schedule import lookup
-from fusedops.schedule.architectures import TILINGS, FewRowsTiling
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.launch import ProductConfig
 from fusedops.testing import force_launch
 
 P, SEED, OFFSET = 0.3, 5, 64
 HALF = torch.float16
 HOPPER = Target.named("sm_90")
-#: The tilings of large products; those of which there are kernels of many, and of these those of a
-#: gradient.
-LARGE_TILES = [name for name, one in TILINGS.items() if not isinstance(one, FewRowsTiling)]
+#: The tilings of which there are kernels of many products, and of these those of a gradient.
 SEVERAL = [name for name, one in TILINGS.items() if one.several]
 GOING_BACK = [name for name in SEVERAL if TILINGS[name].one_column]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from products import LARGE_TILES
+from products import SEVERAL
 
 from fusedops.generate.target import Target
 from fusedops.schedule.launch import IMPLEMENTATIONS
@@ -211,11 +211,11 @@ class TestProducts:
         assert said[-1] == f"{count} of {count} kernels"
         products = [one for one in built if one.entry == "product"]
         tiles = {one.tile.name for one in products}
-        assert tiles == {*LARGE_TILES}
+        assert tiles == {*SEVERAL}
         # All tilings of each store in each dtype; a dropout has one more, for evaluation. Some
         # stores have one more with a GPU's tanh, of the tilings that are chosen at these sizes.
         hardware = [store for store in gemm.STORES.values() if store.hardware is not None]
-        every = len(LARGE_TILES) * 2 * (len(gemm.STORES) + 1)
+        every = len(SEVERAL) * 2 * (len(gemm.STORES) + 1)
         assert len(products) == every + 2 * 2 * len(hardware)
 
 

@@ -257,7 +257,8 @@ class TestOnGpu:
                 assert name == "empty" or by_kernel() == (how == "Together")
                 found.append(step(lambda **given: run(given, offsets, op), tensors))
                 step(lambda **given: run(given, offsets, op), tensors, ["x"])
-                assert by_kernel() == (how == "Together")
+                if how != "torch" or name != "empty":  # of which torch leaves no schedule
+                    assert by_kernel() == (how == "Together")
         double = {key: one.detach().double().requires_grad_() for key, one in tensors.items()}
 
         def reference(x, w, **own):

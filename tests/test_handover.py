@@ -5,7 +5,7 @@
 import dataclasses
 
 import pytest
-from products import LARGE_TILES
+from products import SEVERAL
 
 from fusedops.errors import CompileError
 from fusedops.jit import nvrtc
@@ -69,7 +69,7 @@ def compiled(name, packs, changed=("", "")):
 
 
 @pytest.mark.parametrize("packs", [4, 2, 1])
-@pytest.mark.parametrize("name", LARGE_TILES)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_lanes_read_each_pack_once(name, packs):
     compiled(name, packs)
 

@@ -106,9 +106,7 @@ def kernel_of(kind, store, layout, tiling, dtype):
         ("layer", "gelu", "rows", "Together", HALF),
         ("layer", "saving", "rows", "InTurns", HALF),
         ("layer", "saving", "rows", "Together192", HALF),
-        ("layer", "gelu", "rows", "InTurns192", HALF),
         *thorough_points(
-            ("layer", "gelu", "rows", "InTurns192", torch.bfloat16),
             *covering(2, ["layer"], STORES, ["rows"], SEVERAL, HALVES),
             *covering(2, ["product"], SCORES, ["keys", "values"], SEVERAL, HALVES),
             *covering(2, ["between"], HIDDEN, ["rows"], GOING_BACK, HALVES),
@@ -380,9 +378,8 @@ class TestChoice:
         assert chosen(heavy, 16384, 1024, 1024, **of_heavy)[0] == "Together"
         for m, n, k, wanted in (
             (16384, 1024, 1024, "Together"),
-            (10007, 3000, 1024, "InTurns192"),
-            (16384, 4096, 1024, "InTurns192"),
-            (16384, 4096, 1000, "Together"),  # rows are no whole cache lines
+            (10007, 3000, 1024, "Together192"),
+            (10007, 3000, 1000, "Together"),  # rows are no whole cache lines
             (512, 4096, 4096, "InTurns"),  # too few large tiles
             (512, 2048, 4096, None),
             (16, 4096, 14336, "FewRows"),

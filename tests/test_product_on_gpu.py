@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One kernel for a product and its functors, on a GPU: float64, gradients, compiled, graphs."""
 
-import itertools
 import math
 
 import pytest
@@ -12,7 +11,6 @@ from products import (
     GOING_BACK,
     HALF,
     HIDDEN,
-    LARGE_TILES,
     OFFSET,
     OPS,
     PAIRS,
@@ -87,11 +85,12 @@ def implementation(op, tensors):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("tiling", SEVERAL)
 @pytest.mark.parametrize(
-    ("kind", "store", "layout", "tiling"),
+    ("kind", "store", "layout"),
     [
-        *itertools.product(["layer"], STORES, ["rows"], LARGE_TILES),
-        *itertools.product(["product"], SCORES, ["keys", "values", "heads"], SEVERAL),
+        *(("layer", store, "rows") for store in STORES),
+        *(("product", store, way) for store in SCORES for way in ("keys", "values", "heads")),
     ],
 )
 def test_against_float64(kind, store, layout, tiling, dtype):
@@ -224,7 +223,7 @@ def test_many_tiles_a_cluster_twice():
         return dict(zip(("y", *names), step(op, learning(tensors), **SEEDED), strict=True))
 
     runs = []
-    for tiling in LARGE_TILES:
+    for tiling in SEVERAL:
         with forced(tiling):
             for _ in range(2):
                 for size in ((4999, 2056), (8 << 20,)):

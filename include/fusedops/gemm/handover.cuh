@@ -30,19 +30,18 @@ struct Handover {
   static constexpr int kRowsAtOnce = 32 % kLanes == 0 ? 32 / kLanes : 4;
   static constexpr int kTurns = kRowsAtOnce * kLanes / 32;
   static_assert(kRowsAtOnce * kLanes % 32 == 0 && (kTurns == 1 || kBeside == 1), "all lanes read");
-  /// How often a lane reads, and how often of 16 rows.
-  static constexpr int kReads = kPacks / kBeside, kReadsOf16 = kLanes / 2;
-  static constexpr int kWarps = Tiling::kOneHandover ? 4 : 8;
-  /// Of shared memory: the rows of all warps, and room for the barriers of eight.
-  static constexpr int kShared = kWarps * kBytes + 2 * 8 * 8;
+  /// How often a lane reads.
+  static constexpr int kReads = kPacks / kBeside;
+  static constexpr int kWarps = 8;
+  /// Of shared memory: the rows of all warps, and their barriers.
+  static constexpr int kShared = kWarps * kBytes + 2 * kWarps * 8;
   static_assert(kShared == Tiling::kScratch, "beside the stages");
 
   uint32_t rows;
   StageBarrier* full;
   StageBarrier* empty;
 
-  /// That of the nth warp that multiplies, or of the nth warps of both warpgroups; memory is aligned to 1024
-  /// bytes.
+  /// That of the nth warp that multiplies; memory is aligned to 1024 bytes.
   __device__ __forceinline__ Handover(char* memory, int nth)
       : rows(detail::shared_address(memory) + nth * kBytes),
         full(reinterpret_cast<StageBarrier*>(memory + kWarps * kBytes) + nth),
@@ -64,9 +63,6 @@ struct Handover {
     constexpr int kRegisters = kCols / kAcross / 2;
     const int lane = lane_of_warp();
     const int row = lane % 16, high = lane / 16;
-    // The parity of `empty` alone is the same before the other warpgroup's sums are read, and before they are
-    // handed over.
-    if constexpr (Tiling::kOneHandover) full->wait(parity ^ 1);
     empty->wait(parity ^ 1);
     FUSEDOPS_UNROLL
     for (int n = 0; n < kInstructions; ++n) {
@@ -101,7 +97,7 @@ struct Handover {
   }
   __device__ __forceinline__ static constexpr int below(int nth, int lane) {
     if constexpr (kTurns == 1) return nth * kRowsAtOnce;
-    return nth / kReadsOf16 * 16 + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth, lane);
+    return nth / kReads * 16 + nth % (16 / kRowsAtOnce) * kRowsAtOnce + rows_down(nth, lane);
   }
   __device__ __forceinline__ static constexpr int beside(int nth, int lane) {
     if constexpr (kTurns == 1) return 0;

@@ -145,19 +145,18 @@ __device__ __forceinline__ int multiply(const typename Tiling::Ring& ring, const
     if constexpr (kInTurns) {
       if (Masked::kNever || steps > 0) ring.release(before);
     }
-    to.write(sums, (Tiling::kOneHandover ? mine : handed) & 1);
+    to.write(sums, handed & 1);
     ++handed;
   }
   return handed;
 }
 
-/// Whether warps that have no more to multiply run the STORE of a half of their last sums: unless these lie
-/// where the other warpgroup's will, epilogue warps add up gradients, or the sets of packs of a half are no
-/// even number.
+/// Whether warps that have no more to multiply run the STORE of a half of their last sums: unless epilogue
+/// warps add up gradients, or the sets of packs of a half are no even number.
 template <class Tiling, class Order, class Epilogue>
 __device__ constexpr bool shares_last() {
   using Sums = Handover<Tiling, Order::kHalves>;
-  return !Tiling::kOneHandover && !Epilogue::kSums && Sums::kReads / Tiling::kPacks % 4 == 0;
+  return !Epilogue::kSums && Sums::kReads / Tiling::kPacks % 4 == 0;
 }
 
 /// The role of an epilogue warp, the nth of four. Its packs are those of one of the four warps of a
@@ -216,10 +215,9 @@ __device__ __forceinline__ void run_epilogue(const typename Tiling::Ring& ring, 
   }
   for (; t < tiles; count += kAlternates ? 2 : 1) {
     // Of a tile, one after another: both warpgroups, or the one whose turn it was.
-    constexpr bool kOne = Tiling::kOneHandover;
     const int group = count % 2;
-    const Sums first(ring.scratch(), (kOne ? 0 : group * 4) + nth), second(ring.scratch(), 4 + nth);
-    first.full->wait((kOne ? count : count / 2) & 1);
+    const Sums first(ring.scratch(), group * 4 + nth), second(ring.scratch(), 4 + nth);
+    first.full->wait(count / 2 & 1);
     if constexpr (kAlternates) second.full->wait(count / 2 & 1);
     const bool ends = kInTurns || kAlternates || group == 1 || handed > 0;
     const bool is_last = t + (kInTurns ? 2 : 1) * clusters >= tiles;
@@ -299,13 +297,10 @@ __device__ __forceinline__ void share_roles(const TensorMap& x, const TensorMap&
     int handed = 0;
     if (warp < 12) {
       set_registers<Tiling, Tiling::kRegisters>();
-      const int slot = (Tiling::kOneHandover ? 0 : mine * 4) + threadIdx.x / 32 % 4;
-      const Handover<Tiling> to(ring.scratch(), slot);
+      const Handover<Tiling> to(ring.scratch(), mine * 4 + threadIdx.x / 32 % 4);
       handed = multiply<Tiling>(ring, order, depth, added, masked, scales, mine, to);
     } else {
-      constexpr int kLeft = 512 - 2 * Tiling::kRegisters - kToProduce;
-      static_assert(kLeft >= 40, "a STORE needs some");
-      set_registers<Tiling, kLeft>();
+      set_registers<Tiling, 512 - 2 * Tiling::kRegisters - kToProduce>();
       if constexpr (!kShares) store(0);
     }
     // One text for both, which may use no more registers than either has.

@@ -51,19 +51,15 @@ struct Tiling {
   /// Whether the sum of each stage is added to the others by additions of float32. Tensor cores keep no
   /// more than 14 bits of a sum of products of 8 bits, so it has the registers of a second one.
   static constexpr bool kPromotes = sizeof(Factor) == 1;
-  /// The registers of a thread that multiplies which hold sums, and all of them; the epilogue has the rest, of
-  /// which 192 sums leave little.
-  static constexpr int kSums = (kPromotes ? 2 : 1) * kHalves * kTileN / 2;
-  static constexpr int kRegisters = kSums + (kSums > 128 ? 32 : 40);
-  static_assert(kSums <= 192 && kRegisters % 8 == 0, "as setmaxnreg takes them");
-  /// Whether warpgroups that take turns hand over through the same memory, which leaves room for a stage more.
-  static constexpr bool kOneHandover = kInTurns && kTileN > 128;
+  /// The registers of a thread that multiplies, and those of them that hold sums; the epilogue has the rest.
+  static constexpr int kSums = (kPromotes ? 2 : 1) * kHalves * kTileN / 2, kRegisters = kSums + 40;
+  static_assert(kSums <= 128 && kRegisters % 8 == 0, "as setmaxnreg takes them");
   /// What a warp hands over: packs of a lane.
   static constexpr int kHandedPacks = kHalves * kTileN / 16;
   /// Bytes beside the stages: Handover::kShared. x.T @ w has no STORE and no bias, and CopiedRows::kShared.
   static constexpr bool kHandsOver = kMajorOfX == Major::kK;
-  static constexpr int kScratch = kHandsOver ? (kOneHandover ? 4 : 8) * kHandedPacks * 512 + 128
-                                             : kTileM * (kTileN * 2 + 16) + 128;
+  static constexpr int kScratch =
+      kHandsOver ? 8 * kHandedPacks * 512 + 128 : kTileM * (kTileN * 2 + 16) + 128;
   using Ring = gemm::Ring<kTileM, kTileN, kStages, kInTurns ? 4 : 8, kScratch,
                           kInTurns || kPromotes || !kHandsOver ? 0 : kTileN * 2, kMajor, kMajorOfX>;
 

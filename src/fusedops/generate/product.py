@@ -21,6 +21,9 @@ __all__ = [
     "write_factors",
 ]
 
+#: Packs that an epilogue warp works on at a time, where registers do not spill.
+PACKS = 4
+
 #: The macro by which functions of core/pointwise.cuh have few instructions.
 SHORT = "FUSEDOPS_ROUNDED_ARGUMENTS"
 
@@ -147,7 +150,7 @@ def product_source(
 #if defined(FUSEDOPS_PACKS)
 inline constexpr int kPacks = FUSEDOPS_PACKS;
 #else
-inline constexpr int kPacks = {tiling.packs};
+inline constexpr int kPacks = {PACKS};
 #endif
 {CUDA_LINKAGE} __global__ void __launch_bounds__({tiling.threads}, 1) \
 __cluster_dims__({tiling.cluster}, 1, 1)

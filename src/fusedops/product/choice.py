@@ -34,7 +34,6 @@ from fusedops.schedule.architectures import (
     EIGHT_BIT_TILINGS,
     PRODUCT_KERNELS,
     TILINGS,
-    FewRowsTiling,
     ProductTiling,
 )
 from fusedops.schedule.features import ProductFeatures
@@ -116,7 +115,7 @@ def choose(
         )
     tiling = tiling.fitted(rows, columns, depth, target.multiprocessors)
     if batches > 1 and not tiling.several:
-        return Choice(None, f"one kernel of the tiling {tiling.name} has one product")
+        return Choice(None, "one kernel for few rows has one product")
     aligned = 16 if tiling.eight_bits else 8
     if columns % 8 or depth % aligned or not depth or not tiling.covers(rows, columns):
         return Choice(
@@ -126,7 +125,7 @@ def choose(
         )
     if features.along_k and columns % tiling.cols:
         return Choice(None, f"one kernel for both scales w of multiples of {tiling.cols} rows")
-    if isinstance(tiling, FewRowsTiling):
+    if not tiling.several:
         blocks = tiling.grid(rows, columns, target.multiprocessors)
         why += f"; {counted(blocks, 'block')} of it read w, in clusters of {tiling.cluster}"
     return Choice(tiling, why)
@@ -220,11 +219,10 @@ def features_of_sizes(
     covered = pairs * tile.cluster * tile.rows * tile.cols
     products = 1 if grouped else batches
     clusters = max(1, target.multiprocessors // tile.cluster)
-    added = epilogue.load[0].has_added if epilogue.load else None
-    read = [
-        value
+    large = [
+        isinstance(value, Tensor) and value.numel() > columns
         for name, value in arguments.items()
-        if name in epilogue.slots and name != added and isinstance(value, Tensor)
+        if name in epilogue.slots
     ]
     return ProductFeatures(
         rows=rows,
@@ -236,12 +234,11 @@ def features_of_sizes(
         filled_percent=100 * rows * columns // max(1, covered),
         copies=copies,
         masked=epilogue.masked,
-        reads=sum(one.numel() > columns for one in read),
+        reads=sum(large),
         writes=len(epilogue.outputs) - 1,
         draws=epilogue.dropouts > 0 and arguments.get("training") is not False,
         dtype=str(dtype).removeprefix("torch."),
         store=epilogue.text,
-        operands=len(read),
     )
 
 

@@ -147,8 +147,8 @@ class Product(ProductPass):
         self.factors = factors_of(bound, x, w, len(self.slots) + 1 + len(scales), tiling)
         batched = self.factors is not None and self.factors[0].batch
         self.product = "Matmul" if batched else "Linear"
-        single = "scaled_product" if scales else tiling.entry
-        self.entry = "batched_product" if batched else single
+        single = "product" if tiling.several else "few_rows_product"
+        self.entry = "batched_product" if batched else "scaled_product" if scales else single
 
     def tensors(self, outline: Outline, vectors: bool) -> Tensors | None:
         """The operands and outputs of the STORE; None if bulk copies cannot read the factors."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 __all__ = [
     "EIGHT_BIT_TILINGS",
@@ -67,11 +67,6 @@ class ProductTiling:
     width: int = 8  # the columns of a pack, `kPack` in gemm/epilogue.cuh
     #: Whether there is a kernel of many products, too, and, with `one_column`, of a gradient.
     several: bool = True
-    #: The packs that an epilogue warp works on at a time, where registers do not spill.
-    packs: int = 4
-
-    #: The kernel of one product, in `generate.product.TEMPLATES`.
-    entry: ClassVar[str] = "product"
 
     @property
     def cpp(self) -> str:
@@ -95,8 +90,7 @@ class ProductTiling:
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory, `Stages::kShared` in pipeline.cuh."""
         stage = (self.rows + self.cols) * STAGE_BYTES
-        two_tiles = self.in_turns and self.cols <= 128  # `kOneHandover` in gemm/products.cuh
-        handed = self.rows * self.cols * (4 if two_tiles else 2) + 128
+        handed = self.rows * self.cols * (4 if self.in_turns else 2) + 128
         if self.x_mn_major:
             handed = self.rows * (self.cols * 2 + 16) + 128  # copied
         elif not self.in_turns and not self.eight_bits:
@@ -153,8 +147,6 @@ class FewRowsTiling(ProductTiling):
     #: Whether the two blocks of a cluster have tiles beside each other with all of K, and each
     #: copies one half of x's rows to both.
     shares: bool = False
-
-    entry: ClassVar[str] = "few_rows_product"
 
     @property
     def cpp(self) -> str:
@@ -260,11 +252,6 @@ _SM_90 = {
     "Together": ProductTiling("Together", "half", 128, 256, 3),
     "Together192": ProductTiling("Together192", "half", 128, 192, 4),
     "InTurns": ProductTiling("InTurns", "half", 128, 128, 5, in_turns=True),
-    # Threads that multiply have 192 sums, so one of the STORE has 40 registers: with four packs a
-    # GELU spills.
-    "InTurns192": ProductTiling(
-        "InTurns192", "half", 128, 192, 4, in_turns=True, several=False, packs=2
-    ),
     "FewRows": FewRowsTiling("FewRows", "half", 16, 64, 10, cluster=1, threads=160),
 }
 #: Each has half as large a tile, since the sum of each stage has registers of its own.

@@ -114,7 +114,6 @@ class ProductFeatures(NamedTuple):
     ragged_depth: bool = False
     #: Whether they are those before a loss, of which a few numbers a row are written.
     row_sums: bool = False
-    operands: int = 0  # number of tensors that functors read, but for a bias that sums begin with
 
 
 #: Those of a pass that reduces rows, and all by which a `LaunchConfig` is looked up.

@@ -30,7 +30,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
-from fusedops.schedule.architectures import TILINGS, FewRowsTiling
+from fusedops.schedule.architectures import TILINGS
 from fusedops.schedule.features import (
     BackwardFeatures,
     ForwardFeatures,
@@ -71,7 +71,7 @@ _FIELDS = {
     "product": get_type_hints(ProductConfig),
 }
 #: The tilings whose tiles run in waves, which may have a rival and be one.
-_IN_WAVES = tuple(k for k, one in TILINGS.items() if not isinstance(one, FewRowsTiling))
+_IN_WAVES = tuple(name for name, one in TILINGS.items() if one.several)
 _WORDS = {
     "prefetch": PREFETCHES,
     "sum_storage": SUM_STORAGES,
