@@ -15,7 +15,7 @@ from fusedops._runtime import Delegate, Reason
 from fusedops.generate.target import Target
 from fusedops.prebuild.build_all import variants
 from fusedops.prebuild.recording import Signature
-from fusedops.product import grouped_plain
+from fusedops.product import grouped_plain, kernel_or_torch
 from fusedops.product.grouped_product import summed_product
 from fusedops.product.routing import route
 
@@ -66,7 +66,7 @@ def test_a_kernel_that_cannot_be_had_is_told(monkeypatch):
     on_hopper(monkeypatch)
     op = grouped_plain._WithoutStore(moves=False, ends=True)
     monkeypatch.setattr(grouped_plain, "_op", lambda moves, ends: op)
-    monkeypatch.setattr(grouped_plain, "build_or_warn", lambda planned, name: None)
+    monkeypatch.setattr(kernel_or_torch, "build_or_warn", lambda planned, *_: None)
     x, w = randn(4096, 1024).to(BFLOAT16), randn(8, 512, 1024).to(BFLOAT16)
     with forced("Together"):
         assert grouped_plain.chosen_without_store(x, w).tiling is not None
@@ -79,7 +79,7 @@ def test_a_kernel_that_cannot_be_had_is_told(monkeypatch):
 def test_what_offsets_are_is_told(monkeypatch, ends):
     """Lengths that fit the other form, or none, are left to torch, which checks them."""
     on_hopper(monkeypatch)
-    monkeypatch.setattr(grouped_plain, "build_or_warn", lambda planned, name: planned)
+    monkeypatch.setattr(kernel_or_torch, "build_or_warn", lambda planned, *_: planned)
     op = grouped_plain._WithoutStore(False, ends)
     x, w = randn(4096, 1024).to(BFLOAT16), randn(8, 512, 1024).to(BFLOAT16)
     for length in (7, 8, 9, 10):

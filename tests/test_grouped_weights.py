@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import fusedops as fo
 from fusedops._runtime import Reason
 from fusedops.generate.product import MOST_GROUPS
-from fusedops.product import grouped_weights
+from fusedops.product import grouped_weights, kernel_or_torch
 from fusedops.product.grouped_weights import (
     chosen_for_weights,
     gradient_of_weights,
@@ -119,7 +119,7 @@ class TestChoice:
         on_hopper(monkeypatch)
         op, asked = grouped_weights._OfWeights(), []
         monkeypatch.setattr(grouped_weights, "_of_weights", op)
-        monkeypatch.setattr(grouped_weights, "build_or_warn", lambda *args: asked.append(args))
+        monkeypatch.setattr(kernel_or_torch, "build_or_warn", lambda *args: asked.append(args))
         for rows in (7, 9, 11):
             dz, x, ends = given([rows, 1], 256, 256)
             with forced("Together"):

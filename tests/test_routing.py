@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusedops as fo
 from fusedops._runtime import Delegate, Reason
-from fusedops.product import routing, routing_kernels
+from fusedops.product import kernel_or_torch, routing, routing_kernels
 from fusedops.product.routing import combine, dispatch, route
 from fusedops.product.routing_kernels import planned_copy, planned_route, planned_sum
 
@@ -204,7 +204,7 @@ class TestKernels:
         on_hopper(monkeypatch)
         kernels, asked = routing_kernels._Kernels(), []
         monkeypatch.setattr(routing_kernels, "_kernels", kernels)
-        monkeypatch.setattr(routing_kernels, "build_or_warn", lambda *args: asked.append(args))
+        monkeypatch.setattr(kernel_or_torch, "build_or_warn", lambda *args: asked.append(args))
         x, place = torch.zeros(4, 16), torch.zeros(8, dtype=torch.int64)
         assert isinstance(kernels._slow(Reason.MISS, x, {"place": place}, {}), Delegate)
         assert len(asked) == 1

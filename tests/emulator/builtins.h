@@ -57,6 +57,22 @@ T from_lane(unsigned mask, T x, unsigned lane) {
   return y;
 }
 
+/// The lanes of a mask, as bits, whose number holds.
+template <class F>
+unsigned lanes_where(unsigned mask, int mine, const F& holds) {
+  const unsigned thread = threadIdx.x;
+  std::memcpy(machine_exchange[thread], &mine, sizeof(mine));
+  machine_warp_barrier(mask);
+  unsigned lanes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    int one = 0;
+    std::memcpy(&one, machine_exchange[(thread & ~31u) | lane], sizeof(one));
+    lanes |= unsigned(mask >> lane & 1 && holds(one)) << lane;
+  }
+  machine_warp_barrier(mask);
+  return lanes;
+}
+
 }  // namespace emulated
 
 static inline void __syncthreads() { machine_block_barrier(); }
@@ -82,31 +98,11 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned x) {
   return x;
 }
 static inline int __any_sync(unsigned mask, int holds) {
-  const unsigned thread = threadIdx.x;
-  std::memcpy(machine_exchange[thread], &holds, sizeof(holds));
-  machine_warp_barrier(mask);
-  int any = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    int one = 0;
-    if (mask >> lane & 1) std::memcpy(&one, machine_exchange[(thread & ~31u) | lane], sizeof(one));
-    any |= one != 0;
-  }
-  machine_warp_barrier(mask);
-  return any;
+  return emulated::lanes_where(mask, holds, [](int one) { return one != 0; }) != 0;
 }
 static inline int __all_sync(unsigned mask, int holds) { return !__any_sync(mask, !holds); }
 static inline unsigned __match_any_sync(unsigned mask, int x) {
-  const unsigned thread = threadIdx.x;
-  std::memcpy(machine_exchange[thread], &x, sizeof(x));
-  machine_warp_barrier(mask);
-  unsigned equal = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    int other = 0;
-    std::memcpy(&other, machine_exchange[(thread & ~31u) | lane], sizeof(other));
-    equal |= (mask >> lane & 1 && other == x) << lane;
-  }
-  machine_warp_barrier(mask);
-  return equal;
+  return emulated::lanes_where(mask, x, [x](int other) { return other == x; });
 }
 
 template <class T>

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Delegate, Plan, Reason
-from fusedops.bind.generator import draw
 from fusedops.generate.target import Target
 from fusedops.jit import env
+from fusedops.plan.planned import Planned
 from fusedops.plan.planner import plan
 from fusedops.product.choice import Choice
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.grouped_kernel import GroupedProduct, bind_groups, chosen_for_groups
-from fusedops.product.product_kernel import build_or_warn, by_none
+from fusedops.product.kernel_or_torch import KernelOrTorch
 
-__all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "left_to_torch", "without_store"]
+__all__ = ["RECORDED", "WITHOUT", "chosen_without_store", "without_store"]
 
 #: Why torch multiplies where calls are recorded.
 RECORDED = "calls are recorded, and no list of kernels has those of groups"
@@ -36,8 +35,8 @@ _NAME = "GroupedLinear"
 _EMPTY = Epilogue(_NAME, ())
 
 
-class _WithoutStore:
-    """``x[group] @ w[group].T`` by one kernel, chosen and planned once for each kind of call.
+class _WithoutStore(KernelOrTorch):
+    """``x[group] @ w[group].T`` by one kernel.
 
     Args:
         moves: Whether a call says where each row goes.
@@ -45,34 +44,22 @@ class _WithoutStore:
     """
 
     def __init__(self, moves: bool, ends: bool) -> None:
-        self.available = True
+        super().__init__(_NAME, "torch's grouped product runs")
         self.moves, self.ends = moves, ends
         names = ["offsets", *["to"] * moves, "w"]
+        self.slots = {name: number for number, name in enumerate(names, 1)}
         slots = [(name, _runtime.SLOT_TENSOR) for name in names]
-        self.slots = {name: number for number, (name, _) in enumerate(slots, 1)}
-        how = functools.partial(draw, op=_NAME)
-        self.call = _runtime.Dispatcher(_NAME, slots, self._slow, how, label=f"{_NAME}()")
+        self.call = self.dispatcher(slots, label=f"{_NAME}()")
 
-    def _slow(
-        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
-    ) -> Plan | Delegate | None:
-        if reason is not Reason.MISS:
-            return None
+    def planned(self, x: Any, operands: dict[str, Any]) -> Planned | None:
+        """The kernel of a call; None where torch has to run."""
         w, offsets = operands["w"], operands["offsets"]
         tiling = chosen_without_store(x, w).tiling
         bound = None if tiling is None else bind_groups(_EMPTY, x, w, {}, (), None)
         if tiling is None or bound is None or len(offsets) != len(w) + (not self.ends):
-            return left_to_torch()
+            return None
         given = bound, x, w, offsets, self.slots, None, False, tiling
-        planned = plan(GroupedProduct(*given, ends=self.ends, moves=self.moves))
-        made = None if planned is None else build_or_warn(planned, _NAME)
-        self.available = self.available and (planned is None or made is not None)
-        return made or left_to_torch()
-
-
-def left_to_torch() -> Delegate | None:
-    """What answers calls that torch has; nothing that would outlive a recording of calls."""
-    return None if env.record_file() is not None else Delegate(by_none)
+        return plan(GroupedProduct(*given, ends=self.ends, moves=self.moves))
 
 
 @functools.cache

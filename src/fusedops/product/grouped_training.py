@@ -23,9 +23,9 @@ from fusedops.plan.saved_tensors import needed
 from fusedops.product.choice import as_multiplied
 from fusedops.product.factors import as_factor, factor_dtype, wants_gradient
 from fusedops.product.group_checks import OFFSETS, check_groups
-from fusedops.product.grouped_plain import left_to_torch
 from fusedops.product.grouped_product import ends_of, grouped_product, product_of_tokens
 from fusedops.product.grouped_store import stored
+from fusedops.product.kernel_or_torch import left_to_torch
 from fusedops.product.torch_op import are_plain
 from fusedops.torch_ops.tracing import is_plain
 

@@ -9,7 +9,6 @@ are known on the device alone.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Delegate, Plan, Reason
-from fusedops.bind.generator import draw
 from fusedops.generate.product import MOST_GROUPS, write_factors
 from fusedops.generate.source import Member
 from fusedops.generate.target import Target
@@ -30,8 +27,9 @@ from fusedops.product.choice import MOST_ROWS, Choice, decided, features_of_size
 from fusedops.product.epilogue import Epilogue
 from fusedops.product.factors import HALVES, matrix_of
 from fusedops.product.grouped_kernel import write_groups
-from fusedops.product.grouped_plain import RECORDED, WITHOUT, left_to_torch
-from fusedops.product.product_kernel import ProductPass, build_or_warn
+from fusedops.product.grouped_plain import RECORDED, WITHOUT
+from fusedops.product.kernel_or_torch import KernelOrTorch
+from fusedops.product.product_kernel import ProductPass
 from fusedops.schedule import override
 from fusedops.schedule.architectures import ProductTiling
 
@@ -142,33 +140,18 @@ class GroupedWeights(ProductPass):
         return members + write_factors(write, dz, x, self.tiling)
 
 
-class _OfWeights:
-    """Such gradients by one kernel, chosen and planned once for each kind of call.
-
-    Attributes:
-        available: Whether kernels can be had: False once one was missing and could not be built.
-        call: Gives the gradient, or None where torch's product has to run.
-    """
+class _OfWeights(KernelOrTorch):
+    """Such gradients by one kernel."""
 
     def __init__(self) -> None:
-        self.available = True
-        slots = [(name, _runtime.SLOT_TENSOR) for name in ("x", "ends")]
-        drawing = functools.partial(draw, op=_LABEL)
-        self.call = _runtime.Dispatcher(_LABEL, slots, self._slow, drawing, label=_LABEL)
+        super().__init__(_LABEL, "torch's grouped product runs")
+        self.call = self.dispatcher([(name, _runtime.SLOT_TENSOR) for name in ("x", "ends")])
 
-    def _slow(
-        self, reason: Reason, dz: Tensor, operands: dict[str, Any], options: dict[str, Any]
-    ) -> Plan | Delegate | None:
-        if reason is not Reason.MISS:
-            return None
-        x, ends = operands["x"], operands["ends"]
+    def planned(self, x: Tensor, operands: dict[str, Any]) -> Planned | None:
+        """The kernel of a call, of which x is dz; None where torch has to run."""
+        dz, x, ends = x, operands["x"], operands["ends"]
         tiling = chosen_for_weights(dz, x, len(ends), Target.of(dz.device)).tiling
-        planned = None if tiling is None else planned_for_weights(dz, x, ends, tiling)
-        if planned is None:
-            return left_to_torch()
-        made = build_or_warn(planned, _LABEL, "torch's grouped product runs")
-        self.available = self.available and made is not None
-        return made or left_to_torch()
+        return None if tiling is None else planned_for_weights(dz, x, ends, tiling)
 
 
 _of_weights = _OfWeights()

@@ -10,7 +10,6 @@ token.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fusedops import _runtime
-from fusedops._runtime import Delegate, Plan, Reason
-from fusedops.bind.generator import draw
+from fusedops._runtime import Plan
 from fusedops.generate.arguments import ArgumentWriter
 from fusedops.generate.plain import PlainKernel
 from fusedops.generate.source import Member
@@ -28,8 +26,7 @@ from fusedops.generate.variant import Variant
 from fusedops.generate.views import STORAGE
 from fusedops.jit import env
 from fusedops.plan.planned import Launch, Results, runtime_plan
-from fusedops.product.grouped_plain import left_to_torch
-from fusedops.product.product_kernel import build_or_warn
+from fusedops.product.kernel_or_torch import KernelOrTorch
 
 __all__ = ["copied_tokens", "routed", "summed_choices"]
 
@@ -224,40 +221,27 @@ _COMPUTE = dict.fromkeys((torch.bfloat16, torch.float16, torch.float32), "float"
 _COMPUTE[torch.float64] = "double"
 
 
-class _Kernels:
-    """The kernels, each planned once for each kind of call."""
+class _Kernels(KernelOrTorch):
+    """The kernels: `route`, `copy` and `sum` give what the functions of this module give."""
 
     def __init__(self) -> None:
-        self.available = True  # until a kernel was missing and could not be built
+        super().__init__(_NAME, "torch routes tokens by kernels of its own")
         tensor, described = _runtime.SLOT_TENSOR, _runtime.SLOT_DESCRIBED
         slots = ("weight", tensor), ("x", tensor), ("offsets", described)
-        # Each gives what the function that calls it returns: None where torch has to run.
-        self.route = self._made(*slots, result=tuple)
-        self.copy = self._made(("place", tensor))
-        self.sum = self._made(("place", tensor), ("y", described))
+        self.route = self.dispatcher(slots, result=tuple)
+        self.copy = self.dispatcher([("place", tensor)])
+        self.sum = self.dispatcher([("place", tensor), ("y", described)])
 
-    def _made(self, *slots: tuple[str, int], result: Any = None) -> _runtime.Dispatcher:
-        drawing = functools.partial(draw, op=_NAME)
-        return _runtime.Dispatcher(_NAME, slots, self._slow, drawing, result, label=_NAME)
-
-    def _slow(
-        self, reason: Reason, x: Any, operands: dict[str, Any], options: dict[str, Any]
-    ) -> Plan | Delegate | None:
-        if reason is not Reason.MISS or env.record_file() is not None:
+    def planned(self, x: Tensor, operands: dict[str, Any]) -> _Kernel | None:
+        """The kernel of a call; None where torch has to run."""
+        if env.record_file() is not None:
             return None
         target = Target.of(x.device)
         if "weight" in operands:
-            planned = planned_route(x, **operands, target=target)
-        elif "y" in operands:
-            tokens = operands["y"][1][0]
-            planned = planned_sum(x, operands.get("place"), tokens, target)
-        else:
-            planned = planned_copy(x, **operands, target=target)
-        if planned is None:
-            return left_to_torch()
-        made = build_or_warn(planned, _NAME, "torch routes tokens by kernels of its own")
-        self.available = self.available and made is not None
-        return made or left_to_torch()
+            return planned_route(x, **operands, target=target)
+        if "y" in operands:
+            return planned_sum(x, operands.get("place"), operands["y"][1][0], target)
+        return planned_copy(x, **operands, target=target)
 
 
 _kernels = _Kernels()
